@@ -23,6 +23,7 @@ from tfps_plugin.exports.manifest import Export
 from tfps_plugin.exports.manifest import Manifest
 from tfps_plugin.exports.manifest import StoredFile
 from tfps_plugin.exports.manifest import StoredTable
+from tfps_plugin.exports.unknown_ids import UnknownIds
 
 MANIFEST = "manifest.json"
 _NEW_MANIFEST = ".manifest.json.new"
@@ -143,6 +144,7 @@ class NewExport:
         num_rows: int,
         blocks: Blocks,
         removed: np.ndarray,
+        unknown: UnknownIds,
     ) -> StoredTable:
         """Writes rows of a table.
 
@@ -155,6 +157,7 @@ class NewExport:
             num_rows: Number of rows in `blocks`.
             blocks: Keys and their rows.
             removed: Keys that have no row any more.
+            unknown: Rule for ids without a row.
         """
         prefix = f"table-{self._num_tables:04d}"
         self._num_tables += 1
@@ -179,6 +182,7 @@ class NewExport:
                 keys=keys.finish(),
                 rows=rows.finish(),
                 removed=self._add_array(f"{prefix}.removed.npy", removed),
+                unknown=unknown,
             )
         finally:
             keys.close()

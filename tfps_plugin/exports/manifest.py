@@ -10,7 +10,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-FORMAT = 1
+from tfps_plugin.exports import unknown_ids
+from tfps_plugin.exports.unknown_ids import ALL_ZEROS
+from tfps_plugin.exports.unknown_ids import UnknownIds
+
+# 1 had no rules for ids without a row: it is read, with zeros for them.
+FORMAT = 2
+_READ_FORMATS = (1, FORMAT)
 
 # Kinds of tables: their keys are ids of any value, or numbers of rows.
 BY_ID = "ids"
@@ -47,6 +53,7 @@ class StoredTable:
         keys: File of the keys, int64.
         rows: File of their rows.
         removed: File of the keys that have no row any more.
+        unknown: Rule for ids without a row.
     """
 
     name: str
@@ -59,6 +66,7 @@ class StoredTable:
     keys: StoredFile
     rows: StoredFile
     removed: StoredFile
+    unknown: UnknownIds = ALL_ZEROS
 
     @property
     def num_bytes(self) -> int:
@@ -164,10 +172,10 @@ def decode(text: str | bytes) -> Manifest:
         raise ValueError(f"it is no manifest ({error})") from error
     if _checksum(contents) != checksum:
         raise ValueError("its checksum does not match")
-    if contents["format"] != FORMAT:
+    if contents["format"] not in _READ_FORMATS:
         raise ValueError(
             f"its format is {contents['format']!r}, and this release of "
-            f"tfps_plugin reads format {FORMAT}"
+            f"tfps_plugin reads formats up to {FORMAT}"
         )
     return Manifest(tuple(map(_export, contents["exports"])))
 
@@ -191,4 +199,7 @@ def _table(fields: Mapping[str, Any]) -> StoredTable:
     files = {
         name: StoredFile(**fields[name]) for name in ("keys", "rows", "removed")
     }
-    return StoredTable(**{**fields, **files})
+    rules = {}
+    if "unknown" in fields:
+        rules["unknown"] = unknown_ids.decode(fields["unknown"], fields["name"])
+    return StoredTable(**{**fields, **files, **rules})

@@ -45,20 +45,25 @@ def after(
         FileNotFoundError: If a file is gone.
     """
     files = folder / export.folder
-    tables = {
-        stored.name: _table(before, stored, files) for stored in export.tables
-    }
     dense = array_files.read_archive(files, export.dense)
+    tables = {
+        stored.name: _table(before, stored, files, dense)
+        for stored in export.tables
+    }
     return Snapshot(export, MappingProxyType(tables), MappingProxyType(dense))
 
 
 def _table(
-    before: Snapshot | None, stored: StoredTable, files: pathlib.Path
+    before: Snapshot | None,
+    stored: StoredTable,
+    files: pathlib.Path,
+    dense: Mapping[str, np.ndarray],
 ) -> Table:
     keys = array_files.read_array(files, stored.keys)
     rows = array_files.read_array(files, stored.rows)
     if stored.is_whole:
-        return Table(stored.name, stored.kind, Rows.of(keys, rows))
+        base = Rows.of(keys, rows)
+        return Table(stored.name, stored.kind, base, stored.unknown, dense)
     table = None if before is None else before.tables.get(stored.name)
     if table is None:
         raise errors.ExportUnreadableError(
@@ -67,4 +72,4 @@ def _table(
             "export then writes whole tables."
         )
     removed = array_files.read_array(files, stored.removed)
-    return table.with_changes(keys, rows, removed)
+    return table.with_changes(keys, rows, removed, dense)

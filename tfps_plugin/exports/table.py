@@ -1,17 +1,19 @@
 """One table at one export, as lookups see it."""
 
 import dataclasses
+from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tfps_plugin.exports import string_hash
 from tfps_plugin.exports.manifest import BY_ROW
+from tfps_plugin.exports.unknown_ids import UnknownIds
 
 # Changes are merged into the base once they are this share of its rows.
 _MERGE_SHARE = 0.25
 _MERGE_ROWS = 1024
-_INT64_MAX = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,22 +77,36 @@ class Table:
             numbers of rows.
         width: Length of a row.
         dtype: Dtype of the rows.
+        unknown: Rule of the layer for ids without a row: "initial", "zeros" or
+            "shared", as in `tfps.layers.DynamicEmbedding`.
 
     Threading: any number of threads may use it.
     """
 
-    def __init__(self, name: str, kind: str, base: Rows) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        base: Rows,
+        unknown: UnknownIds,
+        dense: Mapping[str, np.ndarray],
+    ) -> None:
         """Makes a table that has these rows.
 
         Args:
             name: Its name.
             kind: The kind of its keys.
             base: Its rows.
+            unknown: Its rule for ids without a row.
+            dense: All variables of the export that are no tables.
         """
         self.name = name
         self.kind = kind
         self.width: int = base.rows.shape[1]
         self.dtype: np.dtype = base.rows.dtype
+        self.unknown = unknown.policy
+        self._unknown = unknown
+        self._dense = dense
         self._base = base
         # Rows that take the place of those of the base, or are new.
         self._newer = Rows.of(base.keys[:0], base.rows[:0])
@@ -118,14 +134,16 @@ class Table:
         """All rows, in the order of `ids`."""
         return self._merged().in_order()
 
-    def lookup(self, ids: Any, unknown: Any = "zeros") -> np.ndarray:
-        """Returns the rows of ids.
+    def lookup(self, ids: Any, unknown: Any = None) -> np.ndarray:
+        """Returns the rows of ids, as the layer does that does not train.
 
         Args:
             ids: Integers or strings, an array of any shape. Strings are hashed
-                as `tfps.layers.DynamicEmbedding` does.
-            unknown: Result for ids without a row: "zeros"; "error"; or a row,
-                of shape `(width,)`.
+                as `tfps.layers.DynamicEmbedding` does; an unsigned number of
+                2**63 or more is the negative one with the same bits.
+            unknown: Result for ids without a row. By default, what the layer
+                gives for them, or zeros if the table has a vocabulary;
+                "zeros"; "error"; or a row, of shape `(width,)`.
 
         Returns:
             An array of shape `ids.shape + (width,)`.
@@ -147,17 +165,23 @@ class Table:
             are_there &= ~np.isin(keys[others], self._removed)
         rows[others[are_there]] = self._base.rows[places[are_there]]
         missing = others[~are_there]
-        if len(missing) and fill is None:
+        if not len(missing):
+            return rows.reshape((*ids.shape, self.width))
+        if fill is None:
             raise KeyError(
                 f"The table {self.name!r} has no row for {len(missing)} of "
                 f"{len(keys)} ids. The first: "
                 f"{ids.reshape(-1)[missing[0]]!r}"
             )
-        rows[missing] = 0 if fill is None else fill
+        rows[missing] = fill(keys[missing])
         return rows.reshape((*ids.shape, self.width))
 
     def with_changes(
-        self, keys: np.ndarray, rows: np.ndarray, removed: np.ndarray
+        self,
+        keys: np.ndarray,
+        rows: np.ndarray,
+        removed: np.ndarray,
+        dense: Mapping[str, np.ndarray],
     ) -> "Table":
         """Returns the table after an export.
 
@@ -165,16 +189,20 @@ class Table:
             keys: Keys whose rows are new or have changed.
             rows: Those rows.
             removed: Keys that have no row any more.
+            dense: All variables of the export that are no tables.
         """
         newer = self._newer.without(np.concatenate([keys, removed]))
-        after = Table(self.name, self.kind, self._base)
+        after = self._with(self._base, dense)
         after._newer = newer.joined(Rows.of(keys, rows))
         gone = np.setdiff1d(np.union1d(self._removed, removed), keys)
         after._removed = gone[self._base.find(gone)[1]]
         num_changes = len(after._newer.keys) + len(after._removed)
         if num_changes > max(_MERGE_ROWS, _MERGE_SHARE * len(self._base.keys)):
-            return Table(self.name, self.kind, after._merged())
+            return self._with(after._merged(), dense)
         return after
+
+    def _with(self, base: Rows, dense: Mapping[str, np.ndarray]) -> "Table":
+        return Table(self.name, self.kind, base, self._unknown, dense)
 
     def _merged(self) -> Rows:
         if not len(self._newer.keys) and not len(self._removed):
@@ -199,21 +227,24 @@ class Table:
                 f"The table {self.name!r} is looked up by integers or strings. "
                 f"Received: ids of dtype {flat.dtype}"
             )
-        if flat.dtype.kind == "u" and flat.max() > _INT64_MAX:
-            raise TypeError(
-                f"Ids of the table {self.name!r} are integers of int64. "
-                f"Received: {flat.max()}"
-            )
         return flat.astype(np.int64)
 
-    def _fill(self, unknown: Any) -> Any:
-        """Returns a value for unknown ids; None for an error."""
+    def _fill(self, unknown: Any) -> Callable[[np.ndarray], Any] | None:
+        """Returns what makes rows for unknown ids; None for an error."""
+        if unknown is None:
+            return lambda keys: self._unknown.rows_of(
+                keys, self.width, self._dense
+            )
         if isinstance(unknown, str):
-            if unknown in ("zeros", "error"):
-                return 0 if unknown == "zeros" else None
+            if unknown == "zeros":
+                return lambda _: 0
+            if unknown == "error":
+                return None
         elif np.shape(unknown) == (self.width,):
-            return np.asarray(unknown, self.dtype)
+            row = np.asarray(unknown, self.dtype)
+            return lambda _: row
         raise ValueError(
-            '`unknown` must be "zeros", "error" or a row of '
-            f"{self.width} numbers. Received: unknown={unknown!r}"
+            '`unknown` must be None, for what the layer gives, "zeros", '
+            f'"error" or a row of {self.width} numbers. Received: '
+            f"unknown={unknown!r}"
         )

@@ -1,9 +1,12 @@
 """Tests of exported tables: a dict in this process is the truth."""
 
+import hashlib
+import json
 import pathlib
 import tempfile
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +17,18 @@ from hypothesis import strategies as st
 from tfps_plugin import errors
 from tfps_plugin.exports.export_folder import ExportFolder
 from tfps_plugin.exports.export_folder import NewExport
+from tfps_plugin.exports.first_rows import FirstRows
 from tfps_plugin.exports.manifest import BY_ID
 from tfps_plugin.exports.manifest import BY_ROW
 from tfps_plugin.exports.manifest import Export
 from tfps_plugin.exports.tables import Tables
+from tfps_plugin.exports.unknown_ids import ALL_ZEROS
+from tfps_plugin.exports.unknown_ids import INITIAL
+from tfps_plugin.exports.unknown_ids import SHARED
+from tfps_plugin.exports.unknown_ids import UnknownIds
 
 _WIDTH = 2
+_NINE = np.array([9])
 _Rows = Mapping[int, float]
 
 
@@ -30,6 +39,7 @@ def _new(
     *,
     is_base: bool = False,
     kind: str = BY_ID,
+    unknown: UnknownIds = ALL_ZEROS,
 ) -> tuple[NewExport, Export]:
     """Writes the files of an export of one table, and of its step."""
     before = folder.read()
@@ -47,6 +57,7 @@ def _new(
         num_rows=len(keys),
         blocks=[(keys, values)],
         removed=np.array(sorted(removed), np.int64),
+        unknown=unknown,
     )
     number = 1 if before is None else before.newest.number + 1
     export = Export(
@@ -56,7 +67,12 @@ def _new(
         step=10 * number,
         time=0.0,
         tables=(table,),
-        dense=new.add_dense({"bias": np.array([number])}),
+        dense=new.add_dense(
+            {
+                "bias": np.array([number]),
+                "unknown": np.full([1, _WIDTH], 100 + number),
+            }
+        ),
     )
     return new, export
 
@@ -65,11 +81,9 @@ def _export(
     folder: ExportFolder,
     rows: _Rows,
     removed: set[int] = frozenset(),  # type: ignore[assignment]
-    *,
-    is_base: bool = False,
-    kind: str = BY_ID,
+    **options: Any,
 ) -> Export:
-    new, export = _new(folder, rows, removed, is_base=is_base, kind=kind)
+    new, export = _new(folder, rows, removed, **options)
     folder.commit(new, folder.read(), export)
     return export
 
@@ -226,10 +240,100 @@ def test_ids_without_a_row(folder: ExportFolder) -> None:
         table.lookup([1], unknown="initial")
     with pytest.raises(TypeError, match="float64"):
         table.lookup([0.5])
-    with pytest.raises(TypeError, match="int64"):
-        table.lookup(np.array([2**63], np.uint64))
     with pytest.raises(KeyError, match="users"):
         _ = Tables(folder.path)["users"]
+
+
+def test_unsigned_ids_are_those_with_the_same_bits(
+    folder: ExportFolder,
+) -> None:
+    _export(folder, {-1: 1.0, -(2**63): 2.0, 5: 3.0}, is_base=True)
+    ids = np.array([2**64 - 1, 2**63, 5], np.uint64)
+    found = Tables(folder.path)["items"].lookup(ids, "error")
+    assert found[:, 0].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_shared_row_is_that_of_the_export(folder: ExportFolder) -> None:
+    shared = UnknownIds(SHARED, shared="unknown")
+    _export(folder, {1: 1.0}, is_base=True, unknown=shared)
+    tables = Tables(folder.path)
+    before = tables.snapshot()
+    # The table has no changes; its shared row has.
+    _export(folder, {}, unknown=shared)
+    tables.refresh()
+    assert tables["items"].unknown == "shared"
+    assert tables["items"].lookup([9, 1])[:, 0].tolist() == [102.0, 1.0]
+    assert tables["items"].lookup([9], "zeros").tolist() == [[0.0, 0.0]]
+    assert before.tables["items"].lookup([9]).tolist() == [[101.0, 101.0]]
+
+
+def _change_manifest(folder: ExportFolder, change: Any) -> None:
+    path = folder.path / "manifest.json"
+    contents = json.loads(path.read_text())["manifest"]
+    change(contents)
+    text = json.dumps(contents, sort_keys=True, separators=(",", ":"))
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps({"sha256": checksum, "manifest": contents}))
+
+
+def test_exports_of_the_first_format_have_zeros_for_unknown_ids(
+    folder: ExportFolder,
+) -> None:
+    def as_before(contents: dict[str, Any]) -> None:
+        contents["format"] = 1
+        for export in contents["exports"]:
+            for table in export["tables"]:
+                del table["unknown"]
+
+    _export(folder, {1: 1.0}, is_base=True)
+    _export(folder, {2: 2.0})
+    _change_manifest(folder, as_before)
+    tables = Tables(folder.path)
+    _require_equal(tables, {1: 1.0, 2: 2.0})
+    assert tables["items"].unknown == "zeros"
+    # A program of this release goes on in the same folder.
+    _export(folder, {3: 3.0}, is_base=True)
+    tables.refresh()
+    _require_equal(tables, {3: 3.0})
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (["policy"], "'items'.* policy 'nearest'.* knows zeros, initial"),
+        (["first", "distribution"], "distribution 'nearest'.* knows constant"),
+        (["first", "dtype"], "dtype 'nearest'.* knows bfloat16"),
+    ],
+    ids=str,
+)
+def test_a_rule_of_a_later_release_is_refused_by_name(
+    folder: ExportFolder, place: list[str], message: str
+) -> None:
+    first = FirstRows("uniform", (0.0, 1.0), 3, "float32")
+    rule = UnknownIds(INITIAL, first)
+    _export(folder, {1: 1.0}, is_base=True, unknown=rule)
+    tables = Tables(folder.path)
+    assert tables["items"].lookup([9]).tolist() == [[*first.of(_NINE, 2)[0]]]
+    _export(folder, {2: 2.0}, unknown=rule)
+
+    def change(contents: dict[str, Any]) -> None:
+        fields = contents["exports"][-1]["tables"][0]["unknown"]
+        *outer, last = place
+        for name in outer:
+            fields = fields[name]
+        fields[last] = "nearest"
+
+    _change_manifest(folder, change)
+    with pytest.raises(errors.ExportUnreadableError, match=message):
+        tables.refresh()
+    assert tables.version == 1
+
+
+def test_a_later_format_is_refused(folder: ExportFolder) -> None:
+    _export(folder, {1: 1.0}, is_base=True)
+    _change_manifest(folder, lambda contents: contents.update(format=3))
+    with pytest.raises(errors.ExportUnreadableError, match="format is 3"):
+        Tables(folder.path)
 
 
 def test_a_thread_sees_one_export_at_a_time(folder: ExportFolder) -> None:

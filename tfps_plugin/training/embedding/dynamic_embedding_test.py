@@ -70,6 +70,18 @@ def test_a_gradient_trains_rows_without_being_told() -> None:
     np.testing.assert_array_equal(gradient.values, np.ones((2, 4)))
 
 
+def test_mixed_precision_trains_rows_of_float32() -> None:
+    layer = _layer(dtype="mixed_bfloat16")
+    ids = tf.constant([3, 4])
+    with tf.GradientTape() as tape:
+        rows = layer(ids)
+        loss = tf.reduce_sum(rows)
+    (gradient,) = tape.gradient(loss, layer.trainable_weights)
+    assert rows.dtype == tf.bfloat16
+    assert gradient.dtype == layer._embeddings.dtype == tf.float32
+    assert layer.size() == 2
+
+
 def test_padding_is_masked() -> None:
     layer = _layer(mask_zero=True)
     mask = layer.compute_mask(tf.constant([[0, 7]]))

@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.exports.unknown_ids import INITIAL
+from tfps_plugin.exports.unknown_ids import UnknownIds
 from tfps_plugin.training.embedding.row_options import RowOptions
 from tfps_plugin.variables.dynamic import contents
 from tfps_plugin.variables.dynamic import initial_rows
@@ -145,6 +147,13 @@ class RowsById:
     def shared(self) -> keras.Variable | None:
         """The row of all ids without rows; None: there is none."""
         return self._named.get("unknown")
+
+    @property
+    def unknown_ids(self) -> UnknownIds:
+        """The rule for ids without a row; without the path of its variable."""
+        policy = self._options.unknown
+        first = self._rules.initial.described() if policy == INITIAL else None
+        return UnknownIds(policy, first)
 
     @property
     def beside(self) -> list[keras.Variable]:

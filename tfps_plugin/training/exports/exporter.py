@@ -17,6 +17,7 @@ from tfps_plugin.exports.export_folder import NewExport
 from tfps_plugin.exports.manifest import Export
 from tfps_plugin.exports.manifest import Manifest
 from tfps_plugin.exports.manifest import StoredTable
+from tfps_plugin.exports.unknown_ids import UnknownIds
 from tfps_plugin.training.exports import model_tables
 from tfps_plugin.training.exports import row_copies
 from tfps_plugin.training.exports.model_tables import ModelTable
@@ -62,6 +63,7 @@ class Taken:
         time: Seconds since 1970.
         groups: Tables that share a variable, for each variable.
         rows: Rows of each variable.
+        unknown: Rule of each table for ids without a row, by its name.
         dense: Values of all other variables, by path.
         before: The manifest that they follow.
         is_base: Whether a base is due.
@@ -72,6 +74,7 @@ class Taken:
     time: float
     groups: _Groups
     rows: list[TakenRows]
+    unknown: Mapping[str, UnknownIds]
     dense: Mapping[str, np.ndarray]
     before: Manifest | None
     is_base: bool
@@ -170,12 +173,17 @@ class Exporter:
         ):
             is_base = True
             rows = _take_rows(groups, [{} for _ in groups])
+        dense = model_tables.dense_variables(model, tables)
         return Taken(
             _step_of(model) if step is None else step,
             time.time(),
             groups,
             rows,
-            model_tables.dense_values(model, tables),
+            {
+                table.name: model_tables.unknown_ids(table, dense)
+                for table in tables
+            },
+            model_tables.dense_values(dense),
             before,
             is_base,
             release,
@@ -248,7 +256,7 @@ class Exporter:
     def _export(self, new: NewExport, taken: Taken) -> Export:
         before = None if taken.before is None else taken.before.newest
         tables = [
-            _write_table(new, table, rows)
+            _write_table(new, table, rows, taken.unknown[table.name])
             for group, rows in zip(taken.groups, taken.rows, strict=True)
             for table in group
         ]
@@ -273,7 +281,7 @@ def _take_rows(groups: _Groups, since: list[Memories]) -> list[TakenRows]:
 
 
 def _write_table(
-    new: NewExport, table: ModelTable, taken: TakenRows
+    new: NewExport, table: ModelTable, taken: TakenRows, unknown: UnknownIds
 ) -> StoredTable:
     rows = table.rows if table.records is None else None
     no_keys = np.zeros(0, np.int64)
@@ -286,6 +294,7 @@ def _write_table(
         num_rows=taken.num_rows(rows),
         blocks=taken.blocks(rows),
         removed=taken.removed() if table.records is not None else no_keys,
+        unknown=unknown,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
@@ -196,6 +197,95 @@ def test_tables_of_one_layer_have_its_name(tmp_path: pathlib.Path) -> None:
     for name, rows in layer.get_embedding_tables().items():
         np.testing.assert_array_equal(exported[f"many/{name}"].rows, rows)
     assert not exported.dense
+
+
+_FIRST = {
+    "uniform": "uniform",
+    "constant": keras.initializers.Constant(0.3),
+    "normal": keras.initializers.RandomNormal(0.1, 0.2, seed=1),
+    "scaled": keras.initializers.VarianceScaling(1.0, "fan_out", seed=2),
+}
+_ASKED = {
+    "int64": np.array([3, 4, -1, -(2**63), 2**63 - 1, 0, 17]),
+    "uint64": np.array([3, 2**64 - 4, 2**63, 2**63 + 9], np.uint64),
+    "string": np.array(["3", "vier", "", "ünf"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("unknown", "first", "ids", "dtype"),
+    [
+        ("initial", "uniform", "int64", "float32"),
+        ("initial", "constant", "int64", "float32"),
+        ("initial", "normal", "int64", "float32"),
+        ("initial", "scaled", "int64", "float32"),
+        ("initial", "normal", "uint64", "float32"),
+        ("initial", "normal", "string", "float32"),
+        ("initial", "normal", "int64", "bfloat16"),
+        ("initial", "uniform", "int64", "float64"),
+        ("initial", "uniform", "int64", "mixed_float16"),
+        ("zeros", "uniform", "int64", "float32"),
+        ("shared", "normal", "string", "bfloat16"),
+        ("shared", "normal", "int64", "mixed_float16"),
+    ],
+)
+def test_unknown_ids_have_what_the_layer_gives(
+    tmp_path: pathlib.Path,
+    unknown: str,
+    first: str,
+    ids: str,
+    dtype: str,
+) -> None:
+    asked = _ASKED[ids]
+    layer = tfps.layers.DynamicEmbedding(
+        3,
+        _FIRST[first],
+        capacity=100,
+        unknown=unknown,
+        name="items",
+        dtype=dtype,
+    )
+    # Of the first two ids, the table has rows.
+    layer(tf.constant(asked[:2]), training=True)
+    model = keras.Sequential([keras.Input((), dtype=ids), layer])
+    tfps.export_changes(model, tmp_path)
+    table = serving.Tables(tmp_path)["items"]
+    assert (len(table), table.unknown) == (2, unknown)
+    expected = layer(tf.constant(asked), training=False)
+    # The layer computes in another dtype than that of its rows.
+    found = keras.ops.cast(table.lookup(asked), layer.compute_dtype)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(
+        table.lookup(asked, "zeros")[2:], np.zeros((len(asked) - 2, 3))
+    )
+
+
+def test_a_shared_row_is_told_from_one_of_the_same_path(
+    tmp_path: pathlib.Path,
+) -> None:
+    ids = keras.Input((), dtype="int64")
+
+    def with_the_path(name: str) -> Any:
+        layer: Any = tfps.layers.DynamicEmbedding(
+            2,
+            keras.initializers.RandomNormal(seed=len(name)),
+            capacity=100,
+            unknown="shared",
+            name=name,
+        )
+        layer.build()
+        layer._shared._path = "items/unknown"
+        return layer
+
+    layers = [with_the_path("items"), with_the_path("users")]
+    model = keras.Model(ids, [layer(ids) for layer in layers])
+    tfps.export_changes(model, tmp_path)
+    tables = serving.Tables(tmp_path)
+    assert sorted(tables.dense) == ["items/unknown", "items/unknown#2"]
+    for layer in layers:
+        np.testing.assert_array_equal(
+            tables[layer.name].lookup([5]), layer(tf.constant([5]))
+        )
 
 
 def test_refuses_what_cannot_be_exported(tmp_path: pathlib.Path) -> None:

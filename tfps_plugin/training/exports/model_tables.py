@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -11,10 +12,13 @@ from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.exports.manifest import BY_ID
 from tfps_plugin.exports.manifest import BY_ROW
+from tfps_plugin.exports.unknown_ids import ALL_ZEROS
+from tfps_plugin.exports.unknown_ids import UnknownIds
 from tfps_plugin.training.embedding.distributed_embedding import (
     DistributedEmbedding,
 )
 from tfps_plugin.training.embedding.dynamic_embedding import DynamicEmbedding
+from tfps_plugin.training.embedding.rows_by_id import RowsById
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,19 +29,24 @@ class ModelTable:
         name: Its name.
         variable: The `keras.Variable` that holds its rows.
         rows: Its rows there.
-        records: The `keras.Variable` with the ids of rows, as in
-            `variables.dynamic`; None if rows go by their numbers.
+        by_id: The rows of a table without a vocabulary; None if rows go by
+            their numbers.
     """
 
     name: str
     variable: keras.Variable
     rows: range
-    records: keras.Variable | None = None
+    by_id: RowsById | None = None
+
+    @property
+    def records(self) -> keras.Variable | None:
+        """The variable with the ids of rows, as in `variables.dynamic`."""
+        return None if self.by_id is None else self.by_id.records
 
     @property
     def kind(self) -> str:
         """Kind of its keys."""
-        return BY_ROW if self.records is None else BY_ID
+        return BY_ROW if self.by_id is None else BY_ID
 
     @property
     def width(self) -> int:
@@ -99,18 +108,12 @@ def _tables_of_layer(layer: Any) -> Iterator[ModelTable]:
             "built. Call the model on some input first."
         )
     if isinstance(layer, DynamicEmbedding):
-        rows = layer._embeddings
-        yield ModelTable(layer.name, rows, range(rows.shape[0]), layer._records)
+        yield _without_vocabulary(layer.name, layer._rows)
     elif isinstance(layer, DistributedEmbedding):
         for name, variable, rows in layer._tables():
             yield ModelTable(f"{layer.name}/{name}", variable, rows)
         for name, by_id in layer._dynamic_tables():
-            yield ModelTable(
-                f"{layer.name}/{name}",
-                by_id.embeddings,
-                range(by_id.embeddings.shape[0]),
-                by_id.records,
-            )
+            yield _without_vocabulary(f"{layer.name}/{name}", by_id)
     else:
         if layer.lora_enabled or getattr(layer, "quantization_mode", None):
             raise errors.UnsupportedError(
@@ -122,34 +125,70 @@ def _tables_of_layer(layer: Any) -> Iterator[ModelTable]:
         yield ModelTable(layer.name, variable, range(variable.shape[0]))
 
 
-def dense_values(model: Any, tables: list[ModelTable]) -> dict[str, np.ndarray]:
-    """Returns the values of all weights that are not in tables, by path.
+def _without_vocabulary(name: str, by_id: RowsById) -> ModelTable:
+    rows = by_id.embeddings
+    return ModelTable(name, rows, range(rows.shape[0]), by_id)
+
+
+def dense_variables(
+    model: Any, tables: list[ModelTable]
+) -> dict[str, keras.Variable]:
+    """Returns all weights that are not in tables, by path.
 
     Args:
         model: The model.
         tables: Its tables.
     """
     in_tables = {id(table.variable) for table in tables}
-    for layer in keras_compat.layers_within(model):
-        if isinstance(layer, DynamicEmbedding):
-            by_id = [layer._rows]
-        elif isinstance(layer, DistributedEmbedding):
-            by_id = [rows for _, rows in layer._dynamic_tables()]
-        else:
-            continue
-        # Records of its rows; a reader has their ids.
-        in_tables |= {id(each) for rows in by_id for each in rows.beside}
-    values: dict[str, np.ndarray] = {}
+    for table in tables:
+        if table.by_id is not None:
+            # Records of its rows; a reader has their ids.
+            in_tables |= {id(each) for each in table.by_id.beside}
+    variables: dict[str, keras.Variable] = {}
     for variable in model.weights:
         if id(variable) in in_tables:
             continue
-        value = np.asarray(keras.ops.convert_to_numpy(variable))
-        if value.dtype.kind in "OSU":
-            # A string could only be pickled; no step changes it.
-            continue
         path, number = variable.path, 1
-        while path in values:
+        while path in variables:
             number += 1
             path = f"{variable.path}#{number}"
-        values[path] = value.astype(exported_dtype(value.dtype), copy=False)
-    return values
+        variables[path] = variable
+    return variables
+
+
+def dense_values(
+    variables: Mapping[str, keras.Variable],
+) -> dict[str, np.ndarray]:
+    """Returns the values of variables, in dtypes of NumPy.
+
+    Args:
+        variables: The variables by path. A string could only be pickled, and
+            no step changes it: those are left out.
+    """
+    values = {
+        path: np.asarray(keras.ops.convert_to_numpy(variable))
+        for path, variable in variables.items()
+    }
+    return {
+        path: value.astype(exported_dtype(value.dtype), copy=False)
+        for path, value in values.items()
+        if value.dtype.kind not in "OSU"
+    }
+
+
+def unknown_ids(
+    table: ModelTable, variables: Mapping[str, keras.Variable]
+) -> UnknownIds:
+    """Returns the rule of a table for ids without a row.
+
+    Args:
+        table: The table.
+        variables: All weights that are not in tables, by path.
+    """
+    if table.by_id is None:
+        return ALL_ZEROS
+    shared = table.by_id.shared
+    paths = [path for path, each in variables.items() if each is shared]
+    return dataclasses.replace(
+        table.by_id.unknown_ids, shared=paths[0] if paths else None
+    )

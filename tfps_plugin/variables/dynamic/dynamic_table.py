@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.dynamic import id_hashing
@@ -382,11 +383,13 @@ class DynamicTable:
         return ShardParts(shard, records, usage, counters, slots, followers)
 
     def _variables_of_this_process(self) -> ShardParts:
+        # Not their `value`, which mixed precision makes a tensor.
         records, usage, counters = (
-            None if variable is None else variable.value
+            None if variable is None else keras_compat.value_of(variable)
             for variable in self._variables.beside_rows
         )
-        return ShardParts(self._variables.rows.value, records, usage, counters)
+        rows = keras_compat.value_of(self._variables.rows)
+        return ShardParts(rows, records, usage, counters)
 
     def _table_of(self, variable: Any) -> Table:
         found = table_behind(variable)

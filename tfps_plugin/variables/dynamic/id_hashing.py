@@ -11,23 +11,26 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin.exports.first_rows import FIRST_FACTOR
+from tfps_plugin.exports.first_rows import FRACTION_BITS
+from tfps_plugin.exports.first_rows import GOLDEN
+from tfps_plugin.exports.first_rows import SECOND_FACTOR
+from tfps_plugin.exports.first_rows import SHIFTS
+from tfps_plugin.exports.first_rows import start_of
+from tfps_plugin.exports.first_rows import steps_of
 from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST = 0xBF58476D1CE4E5B9
-_SECOND = 0x94D049BB133111EB
 _BUCKET_BITS = NUM_BUCKETS.bit_length() - 1
-_FRACTION_BITS = 23
 
 
 def mixed(numbers: tf.Tensor) -> tf.Tensor:
     """Returns the hash of unsigned 64-bit numbers, of the same shape."""
     bits = numbers
-    for shift, factor in ((30, _FIRST), (27, _SECOND)):
+    first, second, last = SHIFTS
+    for shift, factor in ((first, FIRST_FACTOR), (second, SECOND_FACTOR)):
         bits = tf.bitwise.bitwise_xor(bits, _shifted(bits, shift))
         bits = bits * tf.constant(np.uint64(factor))
-    return tf.bitwise.bitwise_xor(bits, _shifted(bits, 31))
+    return tf.bitwise.bitwise_xor(bits, _shifted(bits, last))
 
 
 def buckets_of(ids: tf.Tensor) -> tf.Tensor:
@@ -36,7 +39,7 @@ def buckets_of(ids: tf.Tensor) -> tf.Tensor:
     Args:
         ids: Any int64.
     """
-    bits = mixed(tf.bitcast(ids, tf.uint64) + tf.constant(np.uint64(_GOLDEN)))
+    bits = mixed(tf.bitcast(ids, tf.uint64) + tf.constant(np.uint64(GOLDEN)))
     return tf.cast(_shifted(bits, 64 - _BUCKET_BITS), tf.int32)
 
 
@@ -51,24 +54,18 @@ def uniform(ids_N: tf.Tensor, num_columns: int, seed: int) -> tf.Tensor:
     Returns:
         Float32 above zero and below one, shape `(N, C)`.
     """
-    start = (seed * _FIRST + _SECOND) & _MASK
     # Hashed once before columns are added: otherwise the numbers of an id
     # would be those of the next id, one column further.
-    bits_N = mixed(tf.bitcast(ids_N, tf.uint64) + tf.constant(np.uint64(start)))
+    bits_N = mixed(tf.bitcast(ids_N, tf.uint64) + tf.constant(start_of(seed)))
     # As an array: of a list of large numbers, TensorFlow makes floats first.
-    steps_C = tf.constant(
-        np.array(
-            [((column + 1) * _GOLDEN) & _MASK for column in range(num_columns)],
-            np.uint64,
-        )
-    )
+    steps_C = tf.constant(steps_of(num_columns))
     bits_NC = mixed(bits_N[:, None] + steps_C[None, :])
     # The highest bits are exact in a float32; the half keeps away from zero.
     whole = tf.cast(
-        tf.bitcast(_shifted(bits_NC, 64 - _FRACTION_BITS), tf.int64),
+        tf.bitcast(_shifted(bits_NC, 64 - FRACTION_BITS), tf.int64),
         tf.float32,
     )
-    return (whole + 0.5) * 2.0**-_FRACTION_BITS
+    return (whole + 0.5) * 2.0**-FRACTION_BITS
 
 
 def _shifted(bits: tf.Tensor, count: int) -> Any:

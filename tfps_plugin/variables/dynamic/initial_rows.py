@@ -1,8 +1,6 @@
 """First rows of ids: they depend on the id and a seed, and on nothing else."""
 
 import dataclasses
-import functools
-import statistics
 import zlib
 from typing import Any
 
@@ -12,15 +10,9 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.exports import first_rows
+from tfps_plugin.exports.first_rows import FirstRows
 from tfps_plugin.variables.dynamic import id_hashing
-
-# Normal numbers are interpolated between so many quantiles. Functions of the
-# runtime such as a logarithm give other last bits at other places of a tensor.
-_NUM_QUANTILES = 4096
-# The largest deviation of a normal number: beyond it are 0.02 % of them.
-_MOST_DEVIATIONS = 3.7
-# As in TensorFlow and Keras.
-_TRUNCATED_DEVIATIONS = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +20,7 @@ class InitialRows:
     """First rows of ids, whoever asks for them, in whatever order.
 
     Attributes:
-        distribution: "constant", "uniform", "normal" or "truncated_normal".
+        distribution: One of `first_rows.DISTRIBUTIONS`.
         parameters: The constant, twice; lower and upper end; or mean and
             standard deviation.
         seed: Seed of a random distribution.
@@ -42,6 +34,12 @@ class InitialRows:
     width: int
     dtype: tf.DType
 
+    def described(self) -> FirstRows:
+        """Returns the same for a process that has NumPy only."""
+        return FirstRows(
+            self.distribution, self.parameters, self.seed, self.dtype.name
+        )
+
     def of(self, ids_N: tf.Tensor) -> tf.Tensor:
         """Returns the first row of each id, shape `(N, width)`.
 
@@ -49,18 +47,14 @@ class InitialRows:
             ids_N: Any int64.
         """
         first, second = self.parameters
-        if self.distribution == "constant":
+        if self.distribution == first_rows.CONSTANT:
             shape = tf.stack([tf.size(ids_N), self.width])
             return tf.fill(shape, tf.constant(first, self.dtype))
         drawn_ND = id_hashing.uniform(ids_N, self.width, self.seed)
-        if self.distribution == "uniform":
+        if self.distribution == first_rows.UNIFORM:
             rows_ND = first + (second - first) * drawn_ND
         else:
-            quantiles = _quantiles(
-                _TRUNCATED_DEVIATIONS
-                if self.distribution == "truncated_normal"
-                else _MOST_DEVIATIONS
-            )
+            quantiles = first_rows.quantiles(self.distribution)
             rows_ND = first + second * _interpolated(quantiles, drawn_ND)
         return tf.cast(rows_ND, self.dtype)
 
@@ -85,7 +79,7 @@ def described_by(
     """
     if keras_compat.is_elementwise_constant(initializer):
         value = float(initializer((1,), dtype="float32")[0])
-        return InitialRows("constant", (value, value), 0, width, dtype)
+        return InitialRows(first_rows.CONSTANT, (value, value), 0, width, dtype)
     mode = getattr(initializer, "mode", "fan_out")
     drawn = keras_compat.random_draw(initializer, (1, width))
     if drawn is None or mode != "fan_out":
@@ -97,21 +91,14 @@ def described_by(
             "VarianceScaling with mode='fan_out'. Received: "
             f"embeddings_initializer={initializer!r}"
         )
-    distribution, parameters, numbers = drawn
+    distribution, (first, second), numbers = drawn
     if _has_seed(initializer):
         seed = (numbers[0] << 32) ^ numbers[1]
     else:
         seed = zlib.crc32(name.encode())
+    # As numbers of Python, which JSON takes, too.
+    parameters = float(first), float(second)
     return InitialRows(distribution, parameters, seed, width, dtype)
-
-
-@functools.cache
-def _quantiles(most_deviations: float) -> np.ndarray:
-    """Returns quantiles of a normal distribution that is cut on both sides."""
-    normal = statistics.NormalDist()
-    low = normal.cdf(-most_deviations)
-    shares = np.linspace(low, 1.0 - low, _NUM_QUANTILES)
-    return np.array([normal.inv_cdf(share) for share in shares], np.float32)
 
 
 def _interpolated(quantiles: np.ndarray, shares: tf.Tensor) -> tf.Tensor:
