@@ -8,10 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from shared_training import At
 from shared_training import Seen
 
 import tfps_plugin as tfps
+from tfps_plugin.variables.dynamic.past_directories import PastDirectories
+from tfps_plugin.variables.dynamic.shard.tallies import Tallies
 
 # Each test loses tasks, or adds some, and takes long.
 pytestmark = pytest.mark.sample(cases=2, group="faults_dynamic")
@@ -151,6 +154,55 @@ def test_rows_are_found_while_ps_come_and_go(
         assert before[-1] < before[0]
         _assert_every_id_has_one_row(model)
         coordinator.close()
+
+
+def test_directories_of_the_past_are_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = set()
+    note = PastDirectories.note
+
+    def noting(
+        self: PastDirectories, device: str, rows: range, name: str
+    ) -> None:
+        made.add((device, name))
+        note(self, device, rows, name)
+
+    monkeypatch.setattr(PastDirectories, "note", noting)
+    with tfps.LocalCluster(num_workers=1, num_ps=2) as own:
+        strategy = tfps.ParameterServerStrategy(
+            own.cluster_resolver, tfps.partitioners.FixedShardsPartitioner(2)
+        )
+        coordinator = tfps.ClusterCoordinator(strategy)
+        with strategy.scope():
+            layer = tfps.layers.DynamicEmbedding(4, capacity=2000)
+            layer.build((None,))
+        ids = tf.range(100, dtype=tf.int64)
+        first = layer(ids, training=True)
+        coordinator.remove_ps(1)
+        np.testing.assert_array_equal(layer(ids, training=True), first)
+        both_on_one = [name for device, name in made if "task:0" in device]
+        assert len(both_on_one) == 2
+        coordinator.add_ps(own.add_ps())
+        np.testing.assert_array_equal(layer(ids, training=True), first)
+        assert layer.size() == 100
+        shards = layer.weights[0].value.shards
+        there = {
+            (device, name)
+            for device, name in made
+            if device in {shard.device for shard in shards}
+            and _is_there(device, name)
+        }
+        coordinator.close()
+    assert len(made) > 2
+    assert len(there) == 2
+
+
+def _is_there(device: str, name: str) -> bool:
+    with tf.device(device):
+        return bool(
+            tf.raw_ops.VarIsInitializedOp(resource=Tallies(name).handle())
+        )
 
 
 # Ids that each example has, and one of its own: the room for these runs out

@@ -157,11 +157,24 @@ class Moves:
                     each.recut_is_complete()
         counts = [] if self._planner is None else _stop_counting(found)
         self._strategy.go_on_with(self._after)
+        self._free_past_directories(found)
         self._moves.clear()
         tensorflow_placed_traces.forget(
             [*gone, *moved, *counts], or_if=_is_of_all_ps
         )
         return sum(map(families.num_bytes, moved))
+
+    def _free_past_directories(self, found: Sequence[VariableFamily]) -> None:
+        for family in found:
+            for each in family.members:
+                if each.past_directories is not None:
+                    each.past_directories.free(
+                        [
+                            (shard.device, each.layout.rows(index))
+                            for index, shard in enumerate(each.shards)
+                        ],
+                        self._after.values(),
+                    )
 
     def _plan(self, *, balances: bool) -> list[VariableFamily]:
         """Plans what has no plan yet.

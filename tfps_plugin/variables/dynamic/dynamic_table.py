@@ -18,6 +18,7 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic.past_directories import PastDirectories
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import tallies
 from tfps_plugin.variables.dynamic.shard.shard_directory import Asker
@@ -109,6 +110,9 @@ class DynamicTable:
         # For calls outside of functions: by shard, and who asks.
         self._functions: dict[Any, Any] = {}
         self._unique_name = f"tfps/{rules.name}/{uuid.uuid4().hex}"
+        self._past = PastDirectories(rules.space)
+        if (found := table_behind(variables.rows)) is not None:
+            found[0].past_directories = self._past
 
     def look_up(
         self, ids_N: tf.Tensor, *, makes_rows: bool
@@ -317,6 +321,7 @@ class DynamicTable:
         for part, of_part, device, ids_N in zip(
             parts, rows, devices, ids, strict=True
         ):
+            self._past.note(device, of_part, self._name_of(of_part))
             with tf.device(device):
                 found.append(self._found(of_part, part, ids_N, asker))
         return found

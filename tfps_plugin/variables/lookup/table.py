@@ -44,6 +44,9 @@ class Table:
     # only, so that any number of them may do so at a time.
     has_directory = False
 
+    # Where its directories are and have been, `PastDirectories`; None: nowhere.
+    past_directories: Any = None
+
     # Whether a row of this slot begins as the row of its variable.
     begins_as_its_variable = False
 

@@ -113,6 +113,11 @@ class FreeRows:
                 )
             ]
 
+    def free(self) -> None:
+        """Frees the memory of the lists, which nothing may use any more."""
+        for handle in (self._offsets(), self._counts()):
+            tf.raw_ops.DestroyResourceOp(resource=handle)
+
     def _offsets(self) -> tf.Tensor:
         """Returns the handle of the lists: places of rows in their bucket."""
         return tf.raw_ops.VarHandleOp(

@@ -99,6 +99,10 @@ class HashIndex:
         with tf.control_dependencies([emptied]):
             return self.insert(ids_N, rows_N)
 
+    def free(self) -> None:
+        """Frees the memory of the index, which nothing may use any more."""
+        tf.raw_ops.DestroyResourceOp(resource=self._handle())
+
     def _handle(self) -> tf.Tensor:
         return tf.raw_ops.MutableDenseHashTableV2(
             empty_key=tf.constant(_EMPTY, tf.int64),

@@ -71,6 +71,10 @@ class Tallies:
         # A copy: others change the variable in its place.
         return tf.ensure_shape(value, [NUM_TALLIES]) + 0
 
+    def free(self) -> None:
+        """Frees the variable, which nothing may use any more."""
+        tf.raw_ops.DestroyResourceOp(resource=self.handle())
+
     def handle(self) -> tf.Tensor:
         """Returns the handle of the variable."""
         return tf.raw_ops.VarHandleOp(

@@ -1,0 +1,85 @@
+"""Directories of shards that are cut otherwise, or elsewhere, by now."""
+
+import logging
+import threading
+from collections.abc import Collection
+
+import tensorflow as tf
+
+from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.variables.dynamic.shard.free_rows import FreeRows
+from tfps_plugin.variables.dynamic.shard.hash_index import HashIndex
+from tfps_plugin.variables.dynamic.shard.tallies import Tallies
+
+_logger = logging.getLogger("tfps_plugin.variables")
+
+
+class PastDirectories:
+    """Notes where directories are made, and frees those of no use any more.
+
+    A parameter server that stays would keep the directory of every part of the
+    table that it ever had.
+
+    Threading: safe from several threads; functions are traced on any. Guarded
+    by `_lock`: the directories.
+    """
+
+    def __init__(self, space: RowSpace) -> None:
+        """Begins without directories.
+
+        Args:
+            space: Rows of all buckets of the table.
+        """
+        self._space = space
+        self._lock = threading.Lock()
+        # Names by device and rows. Not the directories themselves, which would
+        # keep the variables of shards that are gone.
+        self._noted: dict[tuple[str, range], str] = {}
+
+    def note(self, device: str, rows: range, name: str) -> None:
+        """Notes that operations on a device use the directory of some rows."""
+        with self._lock:
+            self._noted[device, rows] = name
+
+    def free(
+        self, current: Collection[tuple[str, range]], devices: Collection[str]
+    ) -> None:
+        """Frees all directories that were noted, but some.
+
+        Nothing may use those others any more. An error is logged.
+
+        Args:
+            current: Device and rows of those that stay.
+            devices: The devices that there are; others are gone, and their
+                directories with them.
+        """
+        with self._lock:
+            past = {
+                place: self._noted.pop(place)
+                for place in self._noted.keys() - set(current)
+            }
+        for (device, rows), name in past.items():
+            if device in devices:
+                self._free_one(device, rows, name)
+
+    def _free_one(self, device: str, rows: range, name: str) -> None:
+        num_buckets = len(self._space.buckets(rows))
+        try:
+            with tf.init_scope(), compat.clear_device(), tf.device(device):
+                # A place or two are enough for a handle.
+                HashIndex(name, 1).free()
+                FreeRows(name, num_buckets, self._space).free()
+                Tallies(name).free()
+        except tf.errors.OpError as error:
+            _logger.log(
+                # A lost ps has lost its directories, too.
+                logging.DEBUG
+                if chief_reads.is_about_the_cluster(error)
+                else logging.WARNING,
+                "The memory of the directory %s may not be free yet on %s: %s",
+                name,
+                device,
+                error,
+            )
