@@ -1,5 +1,6 @@
 """Tests of parameter servers that come and go while a program trains."""
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,16 +18,18 @@ from tfps_plugin.recovery.incremental import row_marks
 _SPLITS = 40
 _ROWS = 40 * 48
 _SECONDS = 60.0
+_WORKERS = 2
+_LOCAL_STEPS = 3
 
 _CONSISTENCIES: dict[str, tfps.Async | tfps.Sync | tfps.BoundedStaleness] = {
     "async": tfps.Async(),
-    "local steps": tfps.Async(local_steps=3),
+    "local steps": tfps.Async(local_steps=_LOCAL_STEPS),
     "bounded": tfps.BoundedStaleness(2),
     "sync": tfps.Sync(),
     "backup": tfps.Sync(backup_workers=1),
 }
 
-pytestmark = pytest.mark.cluster(num_workers=2, num_ps=3)
+pytestmark = pytest.mark.cluster(num_workers=_WORKERS, num_ps=3)
 
 
 @pytest.fixture(autouse=True)
@@ -64,12 +67,46 @@ def _batches_of_the_chief() -> dict[str, Any]:
 
 
 def _endless() -> dict[str, Any]:
+    """Returns input in which each worker has rows of its own."""
+    size = _ROWS // _WORKERS
     return {
         "x": tfps.DatasetCreator(
-            lambda context: shared_rows.numbers(0, _ROWS).repeat()
+            lambda context: shared_rows.numbers(
+                context.input_pipeline_id * size, size
+            ).repeat()
         ),
         "steps_per_epoch": 300,
     }
+
+
+def _assert_counted(
+    name: str, model: keras.Model, steps: Any, num_steps: int
+) -> None:
+    """Checks what is known of the counts after steps of `_endless`.
+
+    Args:
+        name: Name of the consistency.
+        model: The model.
+        steps: The steps of each worker.
+        num_steps: Number of steps of `fit`.
+    """
+    iterations = int(model.optimizer.iterations)
+    if name == "local steps":
+        # One for each round, which may end early.
+        least = math.ceil(num_steps / _LOCAL_STEPS)
+        assert least <= iterations <= num_steps
+    else:
+        assert iterations == num_steps
+    total = shared_rows.counts(model).sum()
+    of_one = num_steps * shared_rows.BATCH
+    if name == "sync":
+        # A step has a batch of each worker that takes part.
+        assert total == sum(steps.read_all()) * shared_rows.BATCH
+    if name in ("sync", "backup"):
+        assert of_one <= total <= _WORKERS * of_one
+        assert total % shared_rows.BATCH == 0
+    else:
+        assert total == of_one
 
 
 class FromAnotherThread(PsChanges):
@@ -116,7 +153,7 @@ def test_every_row_is_trained_on_once_while_ps_come_and_go(
     data: Callable[[], dict[str, Any]],
 ) -> None:
     strategy = new_strategy(consistency=_CONSISTENCIES[name])
-    model, _ = shared_rows.model(strategy, _ROWS)
+    model, steps = shared_rows.model(strategy, _ROWS)
     with strategy.scope():
         mean = keras.metrics.MeanMetricWrapper(
             lambda y_true, _: tf.cast(y_true, tf.float32), "mean"
@@ -127,9 +164,11 @@ def test_every_row_is_trained_on_once_while_ps_come_and_go(
     assert changes.num_changes == 4
     counts = shared_rows.counts(model)
     if data is _endless:
-        if name == "async":
-            assert int(model.optimizer.iterations) == 300
-            assert counts.sum() == 300 * shared_rows.BATCH
+        _assert_counted(name, model, steps, 300)
+        if name != "backup":
+            # The metric has seen the examples that were counted.
+            seen = counts @ np.arange(_ROWS) / counts.sum()
+            np.testing.assert_allclose(history["mean"], [seen], rtol=1e-5)
         return
     if name == "backup":
         # A step does without the gradients of one worker.
@@ -141,7 +180,7 @@ def test_every_row_is_trained_on_once_while_ps_come_and_go(
     np.testing.assert_allclose(result["mean"], (_ROWS - 1) / 2, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["async", "local steps", "bounded", "sync"])
+@pytest.mark.parametrize("name", _CONSISTENCIES)
 @pytest.mark.sample(cases=2)
 def test_changes_of_another_thread_happen_between_two_steps(
     cluster: tfps.LocalCluster,
@@ -149,16 +188,14 @@ def test_changes_of_another_thread_happen_between_two_steps(
     name: str,
 ) -> None:
     strategy = new_strategy(consistency=_CONSISTENCIES[name])
-    model, _ = shared_rows.model(strategy, _ROWS)
+    model, steps = shared_rows.model(strategy, _ROWS)
     changes = FromAnotherThread(cluster, {}, {})
     model.fit(
         callbacks=[changes], verbose=0, **_endless() | {"steps_per_epoch": 400}
     )
     assert changes.error is None
     assert changes.num_changes == 2
-    if name == "async":
-        counts = shared_rows.counts(model)
-        assert counts.sum() == 400 * shared_rows.BATCH
+    _assert_counted(name, model, steps, 400)
 
 
 @pytest.mark.parametrize("consistency", [tfps.Async(), tfps.Sync()], ids=str)
