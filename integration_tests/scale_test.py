@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 _DEADLINE_SECONDS = 120
 _TFPS = (sys.executable, "-m", "tfps_plugin")
 # Counts in a table that is cut over the parameter servers, until told to end.
@@ -19,6 +21,7 @@ from tfps_plugin.coordinator.elastic import follower
 
 follower.INTERVAL_SECONDS = 0.5  # so that the test is short
 strategy = tfps.ParameterServerStrategy(
+    RESOLVER
     variable_partitioner=tfps.partitioners.FixedShardsPartitioner(2)
 )
 coordinator = tfps.ClusterCoordinator(strategy)
@@ -71,9 +74,16 @@ def _scale(pid: int, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_tasks_come_and_go_on_request(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    "resolver",
+    ["", "tf.distribute.cluster_resolver.TFConfigClusterResolver(),"],
+    ids=["none", "TF_CONFIG"],
+)
+def test_tasks_come_and_go_on_request(
+    tmp_path: pathlib.Path, resolver: str
+) -> None:
     script = tmp_path / "script.py"
-    script.write_text(_SCRIPT)
+    script.write_text(_SCRIPT.replace("RESOLVER", resolver))
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     launcher = subprocess.Popen(

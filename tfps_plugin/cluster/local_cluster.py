@@ -225,7 +225,10 @@ class LocalCluster:
             task = self._spec.task(job, index)
             if self._is_stopped:
                 raise errors.TaskStartError(
-                    f"{task} cannot be started: the cluster is stopped."
+                    f"{task} cannot be started: the cluster is stopped. "
+                    "Expected a LocalCluster before stop(), and before the end "
+                    f"of its `with` block. Received: job={job!r}, index="
+                    f"{index!r}. Make another LocalCluster."
                 )
             process = self._processes.get(str(task))
             if process is not None and process.poll() is None:

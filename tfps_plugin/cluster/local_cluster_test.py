@@ -94,8 +94,9 @@ def test_the_life_of_a_task(task_script: pathlib.Path) -> None:
         with pytest.raises(errors.ClusterConfigurationError, match="worker 1"):
             cluster.kill("worker", 1)
     assert cluster.process("ps", 0).poll() is not None
-    with pytest.raises(errors.TaskStartError, match="stopped"):
+    with pytest.raises(errors.TaskStartError, match="stopped") as told:
         cluster.start("worker", 0)
+    assert "job='worker', index=0. Make another" in str(told.value)
     cluster.stop()
 
 

@@ -134,7 +134,8 @@ class ClusterSpec:
                 raise errors.ClusterConfigurationError(
                     f"cluster has an unknown job. Expected one of "
                     f"{', '.join(TASK_JOBS)}. Received: cluster.{name}="
-                    f"{value!r}"
+                    f"{value!r}. Give the job one of these names, or leave it "
+                    "out of the cluster."
                 )
             if job in addresses:
                 raise errors.ClusterConfigurationError(
@@ -146,8 +147,9 @@ class ClusterSpec:
         chiefs = addresses.get(CHIEF, ())
         if len(chiefs) > 1:
             raise errors.ClusterConfigurationError(
-                "A cluster has at most one chief. Received: "
-                f"cluster.chief={list(chiefs)!r}"
+                "The cluster has several chiefs. Expected at most one. "
+                f"Received: cluster.chief={list(chiefs)!r}. Leave one address, "
+                "and make the others workers."
             )
         return cls(
             worker_addresses=addresses.get(WORKER, ()),

@@ -91,9 +91,15 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         (_tf_config(cluster={}), ["no cluster", "cluster={}"]),
         (_tf_config(cluster="a:1"), ["map each job", "cluster='a:1'"]),
         (_tf_config(cluster=["a:1"]), ["map each job", "cluster=['a:1']"]),
-        (_cluster(wroker=["x:1"]), ["unknown job", "cluster.wroker=['x:1']"]),
+        (
+            _cluster(wroker=["x:1"]),
+            ["unknown job", "cluster.wroker=['x:1']. Give"],
+        ),
         (_cluster(master=["x:1"]), ["both 'chief'", "cluster.master"]),
-        (_cluster(chief=["x:1", "y:1"]), ["at most one", "cluster.chief"]),
+        (
+            _cluster(chief=["x:1", "y:1"]),
+            ["at most one", "cluster.chief", "Leave one"],
+        ),
         (_cluster(ps=[]), ["no ps", "cluster.ps=[]"]),
         (_cluster(worker=[]), ["no worker", "cluster.worker=[]"]),
         (_cluster(ps="c:1"), ["must be a list", "cluster.ps='c:1'"]),

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.spec import CHIEF
+from tfps_plugin.cluster.spec import OLD_NAME_OF_CHIEF
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import Task
@@ -53,6 +55,9 @@ def _why_unknown(parts: dict[str, str], tasks: Sequence[Task]) -> str | None:
     job, task = parts.get("job"), parts.get("task")
     if job is None:
         return f"task {task} is of no job"
+    if job == OLD_NAME_OF_CHIEF:
+        # TensorFlow has no such device, whatever TF_CONFIG calls the chief.
+        return f"{job!r} is an old name of the chief, whose job is {CHIEF!r}"
     indices = [each.index for each in tasks if each.job == job]
     if not indices:
         return f"there is no job {job!r}"
@@ -68,14 +73,16 @@ def _why_unknown(parts: dict[str, str], tasks: Sequence[Task]) -> str | None:
 
 
 def _listed(tasks: Sequence[Task]) -> str:
-    """Returns text such as `'/job:ps/task:0'`, with workers and ps."""
+    """Returns text such as `'/job:ps/task:0'`, with all tasks."""
     found = []
-    for job in (WORKER, PARAMETER_SERVER):
+    for job in (CHIEF, WORKER, PARAMETER_SERVER):
         names = [
             f"'/job:{job}/task:{each.index}'"
             for each in tasks
             if each.job == job
         ]
+        if not names:
+            continue
         indices = [each.index for each in tasks if each.job == job]
         is_range = indices[-1] - indices[0] + 1 == len(indices) > 1
         found.append(

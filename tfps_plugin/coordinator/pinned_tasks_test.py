@@ -28,6 +28,10 @@ def test_workers_are_found_among_all_devices() -> None:
         ("/job:worker/task:2", "there is no worker 2"),
         ("/job:ps/task:1/device:CPU:0", "there is no ps 1"),
         ("/job:trainer/task:0", "there is no job 'trainer'"),
+        (
+            "/job:master/task:0",
+            "'master' is an old name of the chief, whose job is 'chief'",
+        ),
         ("/job:worker", "it names no worker"),
         ("/job:worker/replica:1/task:0", "tasks have no replica 1"),
         ("/task:0", "task 0 is of no job"),
@@ -41,6 +45,17 @@ def test_a_task_that_the_cluster_does_not_have_is_refused(
     text = str(raised.value)
     assert reason in text
     assert "The function 'my_step' places" in text
-    assert "'/job:worker/task:0' to '/job:worker/task:1'" in text
-    assert ", '/job:ps/task:0'. Received" in text
+    assert (
+        "cluster: '/job:chief/task:0', '/job:worker/task:0' to "
+        "'/job:worker/task:1', '/job:ps/task:0'. Received"
+    ) in text
     assert f"tf.device({device!r})" in text
+
+
+def test_a_chief_without_an_address_is_not_named() -> None:
+    tasks = ClusterSpec(("a:1",), ("c:1",)).tasks
+    with pytest.raises(errors.PlacementError) as raised:
+        pinned_tasks.workers_of(["/job:chief/task:0"], tasks, "f")
+    assert "cluster: '/job:worker/task:0', '/job:ps/task:0'" in str(
+        raised.value
+    )

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import tfps_plugin
 from tfps_plugin.cluster.serving import task_server
+from tfps_plugin.launcher import control_socket
 from tfps_plugin.launcher import job
 from tfps_plugin.launcher.cli import main
 from tfps_plugin.launcher.process_plan import ProcessPlan
@@ -47,8 +48,8 @@ def test_version(runner: CliRunner) -> None:
         (["run", "/no/such/script.py"], "does not exist"),
         (["run", "--workers", "0", __file__], "--workers"),
         (["run", "--ps", "0", __file__], "--ps"),
-        (["run", "--ps", "4:1", __file__], "received '4:1'"),
-        (["scale"], "Expected --workers, --ps, or both"),
+        (["run", "--ps", "4:1", __file__], "Received: --ps '4:1'"),
+        (["scale"], "or both. Received: neither. Add one"),
         (["scale", "--ps", "0"], "--ps"),
         (["run", "--evaluater", __file__], "--evaluater"),
     ],
@@ -212,6 +213,18 @@ def test_a_malformed_address_is_an_error(
     result = runner.invoke(main, ["status", "--connect", address])
     assert result.exit_code == 2
     assert "expected host:port" in result.output
+
+
+def test_a_job_that_does_not_answer_is_told_of(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    jobs = {7: tmp_path / "no_socket"}
+    monkeypatch.setattr(control_socket, "running_jobs", lambda: jobs)
+    result = runner.invoke(main, ["scale", "--workers=3"])
+    assert result.exit_code == 1
+    text = " ".join(result.output.split())
+    assert "Expected an answer of tfps run, process 7. Received: " in text
+    assert "See whether that process still runs" in text
 
 
 def test_without_a_job_the_commands_say_so(

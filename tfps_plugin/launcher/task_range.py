@@ -45,9 +45,10 @@ class TaskRange:
             int(parts[0]) > int(parts[1])
         ):
             raise ValueError(
-                f"expected a number of {_NAMES[job]}s, such as 2, or the "
-                "number to start with and the largest number, such as 2:8; "
-                f"received {text!r}"
+                f"There is no such number of {_NAMES[job]}s. Expected a number "
+                "from 1, such as 2, or the number to start with and the "
+                f"largest number, such as 2:8. Received: {OPTIONS[job]} "
+                f"{text!r}. Give a single number if it is not to change."
             )
         return cls(job, int(parts[0]), int(parts[1]))
 

@@ -25,8 +25,9 @@ def test_numbers_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "3:2", "2:", "a", "1:2:3"])
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="number of parameter servers"):
+    with pytest.raises(ValueError, match="number of parameter servers") as told:
         TaskRange.parse(PARAMETER_SERVER, text)
+    assert f"Received: --ps {text!r}. Give" in str(told.value)
 
 
 @pytest.mark.parametrize("number", [0, 5])

@@ -1,6 +1,7 @@
 """The cluster of a strategy, as its chief finds it."""
 
 import json
+import logging
 import os
 from typing import Any
 
@@ -10,6 +11,8 @@ from tfps_plugin import errors
 from tfps_plugin.cluster import local_cluster
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
+
+_logger = logging.getLogger("tfps_plugin.strategy")
 
 
 class FileClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
@@ -66,12 +69,58 @@ def default_resolver() -> Any:
     Raises:
         ClusterConfigurationError: If the file or `TF_CONFIG` is wrong.
     """
-    path = os.environ.get(spec.FILE_VARIABLE, "").strip()
+    path = _path()
     if path:
         return FileClusterResolver(path)
     if tf_config.read_tf_config() is not None:
         return tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return local_cluster.embedded_cluster().cluster_resolver
+
+
+def resolver_to_follow(resolver: Any, elastic: bool | None) -> tuple[Any, bool]:
+    """Returns the cluster resolver of a strategy, and whether it is followed.
+
+    The file that `TFPS_CLUSTER_FILE` names takes the place of `TF_CONFIG` also
+    if the program gives TensorFlow's resolver of that: `tfps run` sets both.
+
+    Args:
+        resolver: The one that the program gives; None: none.
+        elastic: Whether to follow it, as the program says; None: only a file.
+
+    Raises:
+        ClusterConfigurationError: If the file or `TF_CONFIG` is wrong.
+    """
+    path = _path()
+    if not resolver:
+        resolver = default_resolver()
+    elif path and not elastic:
+        if (
+            type(resolver)
+            is not tf.distribute.cluster_resolver.TFConfigClusterResolver
+        ):
+            _logger.warning(
+                "The strategy does not follow the description of the cluster "
+                "that %s names, nor does it `tfps scale`: it has a cluster "
+                "resolver of its own. Expected none, or TensorFlow's "
+                "TFConfigClusterResolver. Received: cluster_resolver=%s, "
+                "elastic=%r. Leave cluster_resolver out to follow the file, or "
+                "pass elastic=True to follow what the resolver describes.",
+                spec.FILE_VARIABLE,
+                type(resolver).__name__,
+                elastic,
+            )
+        elif elastic is None:
+            # It may be that of another task than the chief.
+            described_by(resolver)
+            resolver = FileClusterResolver(path)
+    if elastic is None:
+        elastic = isinstance(resolver, FileClusterResolver)
+    return resolver, bool(elastic)
+
+
+def _path() -> str:
+    """Returns the path of the file that describes the cluster, or ""."""
+    return os.environ.get(spec.FILE_VARIABLE, "").strip()
 
 
 def described_by(resolver: Any) -> spec.ClusterSpec:

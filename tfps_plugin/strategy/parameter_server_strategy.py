@@ -169,8 +169,9 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 one for each logical CPU of a worker's server.
             elastic: Whether to ask `cluster_resolver` every 5 s which tasks
                 there are, and to add and remove workers and parameter servers
-                accordingly; see `docs/elastic.md`. None: only if it reads the
-                file that `TFPS_CLUSTER_FILE` names.
+                accordingly; see `docs/elastic.md`. None: only if
+                `TFPS_CLUSTER_FILE` names a file, which then takes the place of
+                `TF_CONFIG`.
             placement: Where variables are placed. `"bytes"`: on the parameter
                 server with the fewest bytes. `"traffic"`: so at first; after
                 200 steps, shards move so that parameter servers send and get
@@ -224,15 +225,16 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         )
         if elastic not in (True, False, None):
             raise ValueError(
-                "elastic must be True, False or None. Received: "
-                f"elastic={elastic!r}"
+                "ParameterServerStrategy has no such choice. Expected "
+                "elastic to be True, False or None. Received: "
+                f"elastic={elastic!r}. Pass True to follow cluster_resolver, "
+                "or leave it out."
             )
         options_module.require_placement(placement)
         storage_by_path = StorageByPath(table_storage)
-        resolver = cluster_resolver or chief_cluster.default_resolver()
-        if elastic is None:
-            elastic = isinstance(resolver, chief_cluster.FileClusterResolver)
-        self._elastic = elastic
+        resolver, self._elastic = chief_cluster.resolver_to_follow(
+            cluster_resolver, elastic
+        )
         self._placement: Placement = placement
         cluster = chief_cluster.described_by(resolver)
         options.require_cluster(cluster)

@@ -153,8 +153,9 @@ class ElasticParameterServers:
             by_index = {task.index: task for task in session.parameter_servers}
             if ps_index not in by_index:
                 raise ValueError(
-                    "There is no such parameter server. Expected one of "
-                    f"{sorted(by_index)}. Received: ps_index={ps_index!r}."
+                    "There is no such parameter server to remove. Expected one "
+                    f"of {sorted(by_index)}. Received: ps_index={ps_index!r}. "
+                    "Take one of coordinator.ps_indices."
                 )
             left = tuple(t for i, t in by_index.items() if i != ps_index)
             if not left:

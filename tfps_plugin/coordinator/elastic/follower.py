@@ -200,7 +200,7 @@ class Follower:
         if problem and problem != self._problem:
             _logger.warning(
                 "The cluster is not changed as its resolver says: %s.",
-                problem,
+                problem.removesuffix("."),
             )
         if problem:
             self._problem = problem

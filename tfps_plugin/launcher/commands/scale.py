@@ -32,7 +32,7 @@ def scale(
     those that are removed end what they run. Variables move to parameter
     servers that are added, and away from those that are removed, while training
     goes on. The script makes a tfps.ParameterServerStrategy() without a cluster
-    resolver.
+    resolver, or with TensorFlow's TFConfigClusterResolver.
     """
     from tfps_plugin.cluster.spec import PARAMETER_SERVER
     from tfps_plugin.cluster.spec import WORKER
@@ -45,7 +45,8 @@ def scale(
     }
     if not numbers:
         raise click.UsageError(
-            "There is nothing to change. Expected --workers, --ps, or both."
+            "There is nothing to change. Expected --workers, --ps, or both. "
+            "Received: neither. Add one, such as --workers 4."
         )
     jobs = control_socket.running_jobs()
     if process_id is None and len(jobs) == 1:
@@ -63,8 +64,9 @@ def scale(
         answer = control_socket.ask(jobs[process_id], numbers)
     except OSError as error:
         raise click.ClickException(
-            f"The job does not answer. Expected tfps run, process {process_id}"
-            f". Received: {error}."
+            "The job does not answer. Expected an answer of tfps run, process "
+            f"{process_id}. Received: {error}. See whether that process still "
+            "runs, and call tfps scale again."
         ) from error
     if "error" in answer:
         raise click.ClickException(answer["error"])

@@ -165,7 +165,7 @@ def _why_unfit(device: NamedDevice, servers: Sequence[int]) -> str | None:
             "To compute on a worker, use tf.device in the step or in the "
             "layer's call()"
         )
-    if device.job == spec.CHIEF:
+    if device.job in (spec.CHIEF, spec.OLD_NAME_OF_CHIEF):
         return "the chief holds no variables of the strategy"
     if device.job != spec.PARAMETER_SERVER:
         return f"the cluster has no job {device.job!r}"

@@ -60,6 +60,7 @@ def test_a_device_that_names_no_task_leaves_the_choice(name: str) -> None:
         ("/job:ps/task:2", "the cluster has no parameter server 2"),
         ("/job:worker/task:0", "workers hold no variables"),
         ("/job:chief/task:0", "the chief holds no variables"),
+        ("/job:master/task:0", "the chief holds no variables"),
         ("/job:trainer/task:0", "the cluster has no job 'trainer'"),
         ("/job:ps/task:1/GPU:0", "memory of their CPU, and not on GPU:0"),
         ("/job:ps/task:1/CPU:1", "memory of their CPU, and not on CPU:1"),
