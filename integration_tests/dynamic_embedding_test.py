@@ -412,6 +412,19 @@ def test_an_optimizer_that_copies_rows_is_refused(make: Make) -> None:
         _fit(model, _IDS)
 
 
+@pytest.mark.parametrize("name", shared_optimizers.WHOLE_MATRIX)
+def test_an_optimizer_that_needs_all_rows_is_refused(
+    make: Make, name: str
+) -> None:
+    optimizer = shared_optimizers.WHOLE_MATRIX[name]
+    # One shard has all rows, and many that belong to no id.
+    with (
+        make(1).scope(),
+        pytest.raises(errors.UnsupportedError, match=f"{name}.*'items/embed"),
+    ):
+        _model(_dynamic(), optimizer())
+
+
 def test_rows_that_catch_up_are_refused(make: Make) -> None:
     with make(sparse_update="caught_up").scope():
         model = _model(_dynamic(), keras.optimizers.Adam(0.05))

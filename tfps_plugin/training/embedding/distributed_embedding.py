@@ -214,7 +214,7 @@ class DistributedEmbedding(keras.layers.Layer):
         asked = [
             feature_ids.feature_ids(
                 feature,
-                string_ids.as_integers(ids)
+                string_ids.as_integers(ids, f"feature {feature.name!r}")
                 if feature.table.is_dynamic
                 else ids,
                 weights_of_ids,
@@ -302,6 +302,8 @@ class DistributedEmbedding(keras.layers.Layer):
             dense = not (
                 getattr(ids, "sparse", False) or getattr(ids, "ragged", False)
             )
+            if feature.table.is_dynamic:
+                string_ids.require_ids(ids.dtype, f"feature {feature.name!r}")
             feature_ids.require_shape(feature, ids.shape, dense)
             specs.append(
                 keras.KerasTensor(

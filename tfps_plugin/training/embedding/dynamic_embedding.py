@@ -11,8 +11,6 @@ from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.embedding import feature_ids
 from tfps_plugin.training.embedding import row_options
 from tfps_plugin.training.embedding.config import COMBINERS
-from tfps_plugin.training.embedding.config import FeatureConfig
-from tfps_plugin.training.embedding.config import TableConfig
 from tfps_plugin.training.embedding.rows_by_id import RowsById
 from tfps_plugin.variables.dynamic import string_ids
 from tfps_plugin.variables.dynamic.policies import Admission
@@ -59,27 +57,32 @@ class DynamicEmbedding(keras.layers.Layer):
             servers. A `tfps.TieredStorage` keeps most of them on their disks;
             in a program of one process, all are in memory.
         combiner: "mean", "sum" or "sqrtn": how the rows of one example are
-            reduced, over the last axis of the ids. None reduces nothing.
+            reduced, over the last axis of the ids; ids of rank 1 are one in
+            each example. None reduces nothing.
         mask_zero: Whether the id 0 (or the empty string) is padding, for
-            layers that use masks.
+            layers that use masks. Not with a combiner: there, weights of 0
+            leave padding out.
         **kwargs: As in `keras.layers.Layer`.
 
     Call arguments:
-        inputs: Ids: integers of up to 64 bits, or strings. A dense tensor of
-            any shape; with a combiner, also a ragged or sparse one of rank 2.
+        inputs: Ids: integers of up to 64 bits, or strings; floats, which are
+            the default of `keras.Input`, are refused. A dense tensor of any
+            shape; with a combiner, of rank 1 or more, or a ragged or sparse
+            one of rank 1 or 2.
         weights: Optional weights of the ids, of the same kind and shape; they
             need a combiner.
         training: Whether rows are made. By default, if Keras trains the model
             or a gradient tape records the call.
 
     Call result:
-        A tensor of shape `ids.shape + (output_dim,)`; with a combiner, of
-        shape `ids.shape[:-1] + (output_dim,)`.
+        A tensor of shape `ids.shape + (output_dim,)`; with a combiner and ids
+        of rank 2 or more, of shape `ids.shape[:-1] + (output_dim,)`.
 
     Raises:
         ValueError: If an argument is not one of the values above.
         errors.InputError: If inputs or weights are none of those above.
-        errors.UnsupportedError: If the initializer needs the number of rows.
+        errors.UnsupportedError: If the initializer needs the number of rows,
+            or a mask is to go with a combiner.
     """
 
     built: bool
@@ -99,7 +102,7 @@ class DynamicEmbedding(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        # As in Embedding: autocasting would cast ids that are given as floats.
+        # As in Embedding: weights are cast with their rows. Ids are no floats.
         self.autocast = False
         # Hash tables and strings need operations that XLA does not support.
         self.supports_jit = False
@@ -118,10 +121,19 @@ class DynamicEmbedding(keras.layers.Layer):
         self.combiner = row_options.one_of(
             _OWNER, "combiner", combiner, (None, *COMBINERS)
         )
+        if mask_zero and combiner is not None:
+            raise errors.UnsupportedError(
+                "A mask is for layers that get one row for each id, and a "
+                f"combiner makes one of many. Expected of {_OWNER}: mask_zero "
+                "or a combiner. Received: mask_zero="
+                f"{mask_zero!r}, combiner={combiner!r}. To leave padding out "
+                "of the combination, call the layer with `weights` that are 0 "
+                "there, or with ragged or sparse ids without padding."
+            )
         self.mask_zero = mask_zero
         self.supports_masking = mask_zero
         self._rows = RowsById(
-            f"layer {self.name!r}",
+            self._owner,
             self.name,
             self.output_dim,
             self.embeddings_initializer,
@@ -157,50 +169,53 @@ class DynamicEmbedding(keras.layers.Layer):
         """Looks up and combines; see the class for arguments."""
         if training is None:
             training = compat.is_recording()
-        inputs = string_ids.as_integers(inputs)
-        if self.combiner is None:
-            ids = self._dense_ids(inputs, weights)
-            rows_ND = self._look_up(tf.reshape(ids, [-1]), training)
-            shape = tf.concat([tf.shape(ids), [self.output_dim]], 0)
-            rows = tf.reshape(rows_ND, shape)
-            rows.set_shape([*ids.shape, self.output_dim])
-            return rows
-        asked = feature_ids.feature_ids(
-            self._feature(inputs.shape), inputs, weights
-        )
-        rows_ND = self._look_up(asked.ids_N, training)
-        return asked.combine(rows_ND, self.combiner)
+        is_dense = not isinstance(inputs, tf.RaggedTensor | tf.SparseTensor)
+        inputs = string_ids.as_integers(inputs, self._owner)
+        self._require_kind(inputs.shape, is_dense, weights is not None)
+        if self.combiner is not None:
+            asked = feature_ids.any_ids(self._owner, inputs, weights)
+            rows_ND = self._look_up(asked.ids_N, training)
+            return asked.combine(rows_ND, self.combiner)
+        rows_ND = self._look_up(tf.reshape(inputs, [-1]), training)
+        shape = tf.concat([tf.shape(inputs), [self.output_dim]], 0)
+        rows = tf.reshape(rows_ND, shape)
+        rows.set_shape(inputs.shape.concatenate(self.output_dim))
+        return rows
 
     def _look_up(self, ids_N: tf.Tensor, training: bool) -> tf.Tensor:
         return self._rows.look_up(ids_N, training, self.compute_dtype)
 
-    def _dense_ids(self, inputs: Any, weights: Any) -> tf.Tensor:
-        if weights is not None or not isinstance(inputs, tf.Tensor):
-            what = (
-                type(inputs).__name__ if weights is None else "ids with weights"
-            )
-            raise errors.InputError(
-                f"The layer {self.name!r} has no combiner, and so takes a "
-                f"dense tensor of ids without weights. Received: {what}. Give "
-                "the layer a combiner, such as combiner='mean'."
-            )
-        return inputs
+    @property
+    def _owner(self) -> str:
+        return f"layer {self.name!r}"
 
-    def _feature(self, shape: Any) -> FeatureConfig:
-        """Returns the description of the only feature."""
-        table = TableConfig(self.name, 1, self.output_dim)
-        if shape.rank not in (1, 2):
+    def _require_kind(
+        self, shape: Any, is_dense: bool, has_weights: bool
+    ) -> None:
+        """Refuses ids that the layer does not combine, or has to combine."""
+        kind = "a dense tensor" if is_dense else "a ragged or sparse tensor"
+        if self.combiner is None and (has_weights or not is_dense):
             raise errors.InputError(
-                f"The layer {self.name!r} has a combiner, and so takes ids of "
-                f"rank 1 or 2. Received: shape={shape}"
+                f"The {self._owner} has no combiner. Expected: a dense tensor "
+                f"of ids without weights. Received: inputs={kind}"
+                f"{' with weights' if has_weights else ''}. Give the layer a "
+                "combiner, such as combiner='mean'."
             )
-        free = (None,) * shape.rank
-        return FeatureConfig(self.name, table, free, (None, self.output_dim))
+        shape = tf.TensorShape(shape)
+        ranks = range(1, 1000 if is_dense else 3)
+        if self.combiner is not None and shape.rank not in ranks:
+            raise errors.InputError(
+                f"The {self._owner} reduces the last axis of its ids. "
+                "Expected: a dense tensor of rank 1 or more, or a ragged or "
+                f"sparse one of rank 1 or 2. Received: inputs={kind} of "
+                f"shape={shape}. Tell the rank, as keras.Input does, and "
+                "reshape ids of more axes."
+            )
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Returns where ids are no padding, if there is padding."""
         del mask
-        if not self.mask_zero or self.combiner is not None:
+        if not self.mask_zero:
             return None
         padding = "" if inputs.dtype in ("string", tf.string) else 0
         return keras.ops.not_equal(inputs, padding)
@@ -209,7 +224,12 @@ class DynamicEmbedding(keras.layers.Layer):
         self, inputs: Any, weights: Any = None, training: Any = None
     ) -> keras.KerasTensor:
         """Returns the spec of `call`'s result, for a functional model."""
-        del weights, training
+        del training
+        string_ids.require_ids(inputs.dtype, self._owner)
+        is_dense = not (
+            getattr(inputs, "sparse", False) or getattr(inputs, "ragged", False)
+        )
+        self._require_kind(inputs.shape, is_dense, weights is not None)
         shape = tuple(inputs.shape)
         if self.combiner is not None and len(shape) > 1:
             shape = shape[:-1]

@@ -1,5 +1,6 @@
 """Tests of embeddings without a vocabulary in one process."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -70,22 +71,244 @@ def test_a_gradient_trains_rows_without_being_told() -> None:
     np.testing.assert_array_equal(gradient.values, np.ones((2, 4)))
 
 
-def test_mixed_precision_trains_rows_of_float32() -> None:
-    layer = _layer(dtype="mixed_bfloat16")
-    ids = tf.constant([3, 4])
-    with tf.GradientTape() as tape:
-        rows = layer(ids)
-        loss = tf.reduce_sum(rows)
-    (gradient,) = tape.gradient(loss, layer.trainable_weights)
-    assert rows.dtype == tf.bfloat16
-    assert gradient.dtype == layer._embeddings.dtype == tf.float32
-    assert layer.size() == 2
+_FLOATS = tf.constant([16777216.0, 16777217.0, 1.5, 1.2])
+
+
+def _ragged(values: tf.Tensor) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_row_lengths(values, [len(values)])
+
+
+def _sparse(values: tf.Tensor) -> tf.SparseTensor:
+    places = [[0, place] for place in range(len(values))]
+    return tf.SparseTensor(places, values, [1, len(values)])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        _FLOATS,
+        tf.cast(_FLOATS, tf.float64),
+        tf.cast(_FLOATS, tf.bfloat16),
+        tf.constant([True, False]),
+        _FLOATS.numpy(),
+        _ragged(_FLOATS),
+        _sparse(_FLOATS),
+    ],
+    ids=lambda ids: f"{type(ids).__name__} {ids.dtype}",
+)
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_numbers_that_lose_their_difference_are_no_ids(
+    ids: Any, in_graph: bool
+) -> None:
+    layer = _layer(combiner="sum")
+    layer.build()
+    call: Callable[..., Any] = layer
+    if in_graph:
+        call = tf.function(layer)
+    name = tf.as_dtype(ids.dtype).name
+    with pytest.raises(
+        errors.InputError, match=f"layer 'items'.*Received: dtype={name}.*Input"
+    ):
+        call(ids, training=True)
+    assert layer.size() == 0
+
+
+def test_the_default_dtype_of_an_input_is_refused() -> None:
+    with pytest.raises(errors.InputError, match=r"dtype=float32.*'int64'"):
+        _layer()(keras.Input((3,)))
+    wide = tf.constant([2**62, 2**62 + 1], tf.int64)
+    # Without an input layer, it takes its dtype from the rows.
+    with pytest.raises(errors.InputError, match=r"first layer of a keras\."):
+        keras.Sequential([_layer()])(wide)
+    model = keras.Sequential([keras.Input((), dtype="int64"), _layer()])
+    rows = model(wide, training=True).numpy()
+    assert np.abs(rows[0] - rows[1]).min() > 0
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "float64"])
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int32", "string"])
+def test_models_pass_ids_on_as_they_are(dtype: str, policy: str) -> None:
+    ids: Any = np.array([[2**31 - 1, 2**31 - 2], [5, 2**31 - 1]])
+    if dtype.endswith("64"):
+        ids = ids + 2**62
+    layer = _layer(dtype=policy)
+    inputs = keras.Input((2,), dtype=dtype)
+    model = keras.Model(inputs, layer(inputs))
+    ids = ids.astype("str" if dtype == "string" else dtype)
+    given = tf.constant(ids)
+    model(given, training=True)
+    assert layer.size() == 3
+    np.testing.assert_array_equal(model(given), layer(given))
+    if dtype != "string":
+        assert sorted(layer.export()[0]) == sorted(np.unique(ids))
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_casts_rows_and_not_the_table(policy: str) -> None:
+    fixed = keras.layers.Embedding(3, 4, dtype=policy)
+    fixed.build()
+    fixed.embeddings.assign(_layer()(tf.constant([7, 8, 9])))
+    layer = _layer(dtype=policy)
+    for each, asked in ((layer, [9, 7, 9]), (fixed, [2, 0, 2])):
+        with tf.GradientTape() as tape:
+            rows = each(tf.constant(asked))
+            loss = tf.reduce_sum(rows * rows)
+        assert rows.dtype == policy.removeprefix("mixed_")
+        optimizer = keras.optimizers.SGD(0.5)
+        weights = each.trainable_weights
+        optimizer.apply(tape.gradient(loss, weights), weights)
+    ids, rows = layer.export()
+    assert rows.dtype == "float32"
+    np.testing.assert_array_equal(
+        rows[np.argsort(ids)], fixed.embeddings.numpy()[[0, 2]]
+    )
+
+
+def test_no_ids_have_no_dtype() -> None:
+    layer = _layer(combiner="sum")
+    assert layer(tf.constant([]), training=True).shape == (0, 4)
+    assert layer(tf.ragged.constant([[], []])).shape == (2, 4)
+    layer.import_([], np.zeros((0, 4)))
+    assert layer.size() == 0
+
+
+@pytest.mark.parametrize("combiner", ["mean", "sum", "sqrtn"])
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_last_of_several_axes_is_combined(
+    combiner: str, length: int, weighted: bool
+) -> None:
+    layer = _layer(combiner=combiner)
+    random = np.random.default_rng(0)
+    ids = random.integers(0, 9, (2, 5, 4, length))
+    weights = random.random(ids.shape).astype("float32") if weighted else None
+    rows = _layer()(tf.constant(ids)).numpy()
+    used = np.ones_like(ids) if weights is None else weights
+    divisor = {
+        "sum": 1.0,
+        "mean": used.sum(-1, keepdims=True),
+        "sqrtn": np.sqrt((used**2).sum(-1, keepdims=True)),
+    }[combiner]
+    expected = (rows * used[..., None]).sum(-2) / divisor
+    outputs = layer(ids, weights, training=True)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5)
+    flat = ids.reshape(-1, length)
+    np.testing.assert_allclose(
+        layer(flat, None if weights is None else weights.reshape(flat.shape)),
+        expected.reshape(-1, 4),
+        rtol=1e-5,
+    )
+    spec = layer(keras.Input((5, None, length), dtype="int64"))
+    assert spec.shape == (None, 5, None, 4)
+
+
+def test_weights_are_given_for_the_same_places() -> None:
+    layer = _layer(combiner="sum")
+    free = [None, None, None]
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec(free, tf.int64),
+            tf.TensorSpec(free, tf.float32),
+        ]
+    )
+    def call(ids: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        return layer(ids, weights)
+
+    ids = tf.ones((2, 3, 4), tf.int64)
+    assert call(ids, tf.ones((2, 3, 4))).shape == (2, 3, 4)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="weights of the layer"
+    ):
+        call(ids, tf.ones((3, 2, 4)))
+    with pytest.raises(errors.InputError, match="weights of the layer 'items'"):
+        layer(ids, tf.ones((2, 12)))
+
+
+@pytest.mark.parametrize("combiner", [None, "sum"])
+def test_a_model_is_refused_what_a_call_is_refused(
+    combiner: str | None,
+) -> None:
+    layer = _layer(combiner=combiner)
+    ids = tf.ragged.constant([[[1], [2, 3]]], dtype=tf.int64)
+    told = r"Received: inputs=a ragged or sparse tensor.*\. [A-Z]"
+    with pytest.raises(errors.InputError, match=told):
+        layer(ids)
+    with pytest.raises(errors.InputError, match=told):
+        layer(keras.Input((None, None), dtype="int64", ragged=True))
+    if combiner is not None:
+        with pytest.raises(errors.InputError, match="rank 1 or more"):
+            layer(tf.constant(7))
 
 
 def test_padding_is_masked() -> None:
     layer = _layer(mask_zero=True)
     mask = layer.compute_mask(tf.constant([[0, 7]]))
     np.testing.assert_array_equal(mask, [[False, True]])
+
+
+def test_a_mask_does_not_go_with_a_combiner() -> None:
+    with pytest.raises(
+        errors.UnsupportedError,
+        match=r"mask_zero=True, combiner='mean'.*weights",
+    ):
+        _layer(combiner="mean", mask_zero=True)
+    # The way out that the message names.
+    ids = np.array([[3, 4, 0], [5, 0, 0]])
+    outputs = _layer(combiner="mean")(ids, (ids != 0).astype("float32"))
+    rows = _layer()(np.array([3, 4, 5])).numpy()
+    expected = [(rows[0] + rows[1]) / 2, rows[2]]
+    np.testing.assert_allclose(outputs, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        keras.layers.GlobalAveragePooling1D,
+        lambda: keras.layers.GRU(
+            3, kernel_initializer="ones", recurrent_initializer="ones"
+        ),
+    ],
+    ids=["GlobalAveragePooling1D", "GRU"],
+)
+@pytest.mark.parametrize("strings", [False, True])
+def test_models_mask_padding_as_those_of_a_fixed_table(
+    reduce: Callable[[], Any], strings: bool
+) -> None:
+    random = np.random.default_rng(1)
+    places = random.integers(1, 20, (16, 5))
+    places[np.arange(5) >= random.integers(1, 6, (16, 1))] = 0
+    targets = random.random((16, 1)).astype("float32")
+    ids: Any = np.where(places == 0, 0, places * 2**40 - 7)
+    dtype = "int64"
+    if strings:
+        ids, dtype = np.where(places == 0, "", places.astype(str)), "string"
+    known = tf.constant([ids[places == place][0] for place in range(20)])
+
+    def fit(layer: Any, inputs: Any, dtype: str) -> list[float]:
+        ids = keras.Input((5,), dtype=dtype)
+        dense = keras.layers.Dense(1, kernel_initializer="ones")
+        model = keras.Model(ids, dense(reduce()(layer(ids))))
+        model.compile(keras.optimizers.SGD(0.3), "mse")
+        if layer is fixed:
+            layer.embeddings.assign(_layer()(known))
+        history = model.fit(
+            tf.constant(inputs),
+            targets,
+            batch_size=4,
+            epochs=3,
+            shuffle=False,
+            verbose=0,
+        )
+        losses: list[float] = history.history["loss"]
+        return losses
+
+    fixed = keras.layers.Embedding(20, 4, mask_zero=True)
+    layer = _layer(mask_zero=True)
+    np.testing.assert_allclose(
+        fit(layer, ids, dtype), fit(fixed, places, "int64"), rtol=1e-5
+    )
+    np.testing.assert_allclose(layer(known), fixed.embeddings, rtol=1e-4)
 
 
 def test_weights_need_a_combiner() -> None:
@@ -96,7 +319,9 @@ def test_weights_need_a_combiner() -> None:
 def test_eviction_needs_a_strategy_to_train() -> None:
     layer = _layer(eviction=tfps.layers.Eviction())
     assert layer(tf.constant([1])).shape == (1, 4)
-    with pytest.raises(errors.UnsupportedError, match="evicts rows"):
+    with pytest.raises(
+        errors.UnsupportedError, match=r"evicts rows.*Strategy\(\) without"
+    ):
         layer(tf.constant([1]), training=True)
 
 

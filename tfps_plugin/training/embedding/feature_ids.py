@@ -57,30 +57,33 @@ class DenseIds(FeatureIds):
     """The same number of ids in each example."""
 
     def __init__(self, ids_BL: tf.Tensor, weights_BL: tf.Tensor | None) -> None:
-        """Takes ids of shape `(B, L)` and weights of the same, if any."""
+        """Takes ids of shape `(B, L)` and weights of the same, if any.
+
+        Examples may have several axes: B is then all of their sizes.
+        """
         self.ids_N = tf.reshape(ids_BL, [-1])
         self._static_shape = ids_BL.shape
         self._shape = tf.shape(ids_BL)
         self._weights_BL = weights_BL
 
     def combine(self, rows_ND: tf.Tensor, combiner: str) -> tf.Tensor:
-        batch, length = self._static_shape
+        *batch, length = self._static_shape
         width = rows_ND.shape[1]
-        if length == 1 and self._weights_BL is None:
-            # One row stays as it is, whatever the combiner.
-            rows_ND.set_shape([batch, width])
-            return rows_ND
         weights = self._weights_BL
+        if length == 1 and weights is None and len(batch) == 1:
+            # One row stays as it is, whatever the combiner.
+            rows_ND.set_shape([*batch, width])
+            return rows_ND
         rows_BLD = tf.reshape(rows_ND, tf.concat([self._shape, [width]], 0))
-        rows_BLD.set_shape([batch, length, width])
+        rows_BLD.set_shape([*batch, length, width])
         if weights is None:
-            count = tf.cast(self._shape[1], rows_ND.dtype)
-            return _divide(tf.reduce_sum(rows_BLD, 1), count, count, combiner)
-        weights_BL1 = tf.cast(weights, rows_ND.dtype)[:, :, None]
+            count = tf.cast(self._shape[-1], rows_ND.dtype)
+            return _divide(tf.reduce_sum(rows_BLD, -2), count, count, combiner)
+        weights_BL1 = tf.cast(weights, rows_ND.dtype)[..., None]
         return _divide(
-            tf.reduce_sum(rows_BLD * weights_BL1, 1),
-            tf.reduce_sum(weights_BL1, 1),
-            tf.reduce_sum(tf.square(weights_BL1), 1),
+            tf.reduce_sum(rows_BLD * weights_BL1, -2),
+            tf.reduce_sum(weights_BL1, -2),
+            tf.reduce_sum(tf.square(weights_BL1), -2),
             combiner,
         )
 
@@ -175,20 +178,39 @@ def feature_ids(
     """
     _require_integers(feature, inputs)
     require_shape(feature, inputs.shape, isinstance(inputs, tf.Tensor))
+    if not isinstance(inputs, tf.RaggedTensor | tf.SparseTensor):
+        inputs = tf.convert_to_tensor(inputs)
+        if inputs.shape.rank is None:
+            # A shape that is only known during the call is checked then.
+            inputs = tf.ensure_shape(inputs, [None] * len(feature.input_shape))
+    return any_ids(f"feature {feature.name!r}", inputs, weights)
+
+
+def any_ids(owner: str, inputs: Any, weights: Any) -> FeatureIds:
+    """Creates the `FeatureIds` of ids whose shape no configuration tells.
+
+    Args:
+        owner: The layer or feature, for messages.
+        inputs: Ids: a ragged or sparse tensor of rank 1 or 2, or a dense one
+            of rank 1 or more.
+        weights: Weights of the ids, of the same kind and shape; or None.
+
+    Returns:
+        Their `FeatureIds`.
+
+    Raises:
+        errors.InputError: If the weights do not match the ids.
+    """
     if weights is not None:
-        _require_alike(feature, inputs, weights)
+        _require_alike(owner, inputs, weights)
     if isinstance(inputs, tf.RaggedTensor):
-        return _of_ragged(feature, inputs, weights)
+        return _of_ragged(owner, inputs, weights)
     if isinstance(inputs, tf.SparseTensor):
-        return _of_sparse(feature, inputs, weights)
-    inputs = tf.convert_to_tensor(inputs)
-    if inputs.shape.rank is None:
-        # A shape that is only known during the call is checked then.
-        inputs = tf.ensure_shape(inputs, [None] * len(feature.input_shape))
+        return _of_sparse(owner, inputs, weights)
     ids = _integers(inputs)
     if weights is not None:
         weights = graph_checks.gated_by_equality(
-            weights, tf.shape(weights), tf.shape(ids), _unlike(feature, "shape")
+            weights, tf.shape(weights), tf.shape(ids), _unlike(owner, "shape")
         )
         weights.set_shape(ids.shape)
     kind = SingleIds if ids.shape.rank == 1 else DenseIds
@@ -237,21 +259,19 @@ def _require_integers(feature: FeatureConfig, inputs: Any) -> None:
         )
 
 
-def _require_alike(feature: FeatureConfig, inputs: Any, weights: Any) -> None:
+def _require_alike(owner: str, inputs: Any, weights: Any) -> None:
     kinds = (tf.RaggedTensor, tf.SparseTensor)
     alike = [isinstance(inputs, k) == isinstance(weights, k) for k in kinds]
     if not all(alike) or not weights.shape.is_compatible_with(inputs.shape):
         raise errors.InputError(
-            f"The weights of the feature {feature.name!r} are expected to be "
+            f"The weights of the {owner} are expected to be "
             "of the same kind and shape as its ids: "
             f"{type(inputs).__name__} of shape {inputs.shape}. Received: "
             f"{type(weights).__name__} of shape {weights.shape}"
         )
 
 
-def _of_ragged(
-    feature: FeatureConfig, ids: tf.RaggedTensor, weights: Any
-) -> SegmentedIds:
+def _of_ragged(owner: str, ids: tf.RaggedTensor, weights: Any) -> SegmentedIds:
     weights_N = None
     if weights is not None:
         weights_N = weights.values
@@ -260,7 +280,7 @@ def _of_ragged(
                 weights_N,
                 tf.cast(weights.row_splits, tf.int64),
                 tf.cast(ids.row_splits, tf.int64),
-                _unlike(feature, "rows"),
+                _unlike(owner, "rows"),
             )
     return SegmentedIds(
         _integers(ids.values),
@@ -271,9 +291,7 @@ def _of_ragged(
     )
 
 
-def _of_sparse(
-    feature: FeatureConfig, ids: tf.SparseTensor, weights: Any
-) -> SegmentedIds:
+def _of_sparse(owner: str, ids: tf.SparseTensor, weights: Any) -> SegmentedIds:
     weights_N = None
     if weights is not None:
         weights_N = weights.values
@@ -282,7 +300,7 @@ def _of_sparse(
                 weights_N,
                 weights.indices,
                 ids.indices,
-                _unlike(feature, "indices"),
+                _unlike(owner, "indices"),
             )
     return SegmentedIds(
         _integers(ids.values),
@@ -299,8 +317,8 @@ def _integers(ids: tf.Tensor) -> tf.Tensor:
     return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)
 
 
-def _unlike(feature: FeatureConfig, what: str) -> str:
+def _unlike(owner: str, what: str) -> str:
     return (
-        f"The weights of the feature {feature.name!r} are expected to have the "
+        f"The weights of the {owner} are expected to have the "
         f"{what} of its ids. Received: {what} of weights and ids ="
     )

@@ -100,7 +100,8 @@ def positive(owner: str, name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(
             f"`{name}` of {owner} is expected to be a positive integer. "
-            f"Received: {name}={value!r}"
+            f"Received: {name}={value!r}. Give a whole number, such as "
+            f"{name}=16."
         )
     return value
 
@@ -114,7 +115,8 @@ def one_of(owner: str, name: str, value: Any, known: tuple[Any, ...]) -> Any:
     if value not in known:
         raise ValueError(
             f"`{name}` of {owner} is expected to be one of "
-            f"{', '.join(map(repr, known))}. Received: {name}={value!r}"
+            f"{', '.join(map(repr, known))}. Received: {name}={value!r}. "
+            "Choose one of these, or leave it out."
         )
     return value
 
@@ -126,7 +128,8 @@ def _policy(owner: str, name: str, value: Any, kind: type) -> Any:
     if value is not None and not isinstance(value, kind):
         raise ValueError(
             f"`{name}` of {owner} is expected to be a "
-            f"{_SPELLED[kind]}, or None. Received: {name}={value!r}"
+            f"{_SPELLED[kind]}, or None. Received: {name}={value!r}. Make one "
+            f"with {_SPELLED[kind]}(...), or leave it out."
         )
     return value
 

@@ -252,16 +252,20 @@ class RowsById:
                 room.
         """
         table = self._built()
-        integers = np.asarray(string_ids.as_integers(ids), np.int64)
+        integers = np.asarray(
+            string_ids.as_integers(ids, self._owner), np.int64
+        )
         rows = np.asarray(rows)
         if rows.shape != (*integers.shape, self._width) or (
             len(np.unique(integers)) != integers.size
         ):
             raise errors.InputError(
-                f"The {self._owner} imports one row of {self._width} "
-                "numbers for each of some distinct ids. Received: ids of shape "
-                f"{integers.shape}, {len(np.unique(integers))} of them "
-                f"distinct, and rows of shape {rows.shape}"
+                f"The {self._owner} imports a row for each of some ids. "
+                "Expected: distinct ids of shape (N,) and rows of shape "
+                f"(N, {self._width}). Received: ids of shape {integers.shape}, "
+                f"{len(np.unique(integers))} of them distinct, and rows of "
+                f"shape {rows.shape}. Leave repeated ids out, and give each "
+                "of the others its row."
             )
         num_left_out = contents.count_without_room(
             table, self.records, integers

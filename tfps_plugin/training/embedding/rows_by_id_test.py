@@ -110,6 +110,20 @@ def test_gradients_are_those_of_an_embedding_on_places() -> None:
     )
 
 
+def test_floats_are_ids_of_tables_with_a_vocabulary_only() -> None:
+    embed = _mixed()
+    inputs = _inputs() | {"ad": tf.constant([3.0, 9.0])}
+    np.testing.assert_array_equal(embed(inputs)["ad"], embed(_inputs())["ad"])
+    told = "feature 'item' finds.*Received: dtype=float32"
+    with pytest.raises(errors.InputError, match=told):
+        embed(inputs | {"item": tf.constant([7.0, 1.0])}, training=True)
+    shapes = {"ad": (), "item": (), "seen": (3,)}
+    given = {name: keras.Input(shape) for name, shape in shapes.items()}
+    with pytest.raises(errors.InputError, match=told):
+        embed(given)
+    assert embed.table("items").size() == 0
+
+
 def test_only_training_makes_rows() -> None:
     embed = _mixed(unknown="zeros")
     outputs = embed(_inputs(), training=False)

@@ -1,6 +1,7 @@
 """`tfps.callbacks.ExportChanges`: exports of changes while `fit` trains."""
 
 import logging
+import math
 import threading
 import time
 from typing import Any
@@ -57,9 +58,15 @@ class ExportChanges(keras.callbacks.Callback):
             ValueError: If an argument is not one of those above.
         """
         super().__init__()
-        if not minutes >= 0:
+        if (
+            isinstance(minutes, bool)
+            or not isinstance(minutes, int | float)
+            or not 0 <= minutes < math.inf
+        ):
             raise ValueError(
-                f"minutes must be 0 or more. Received: minutes={minutes!r}"
+                "`minutes` of ExportChanges is expected to be a number of 0 or "
+                f"more. Received: minutes={minutes!r}. Give 0 for an export "
+                "after each batch."
             )
         if save_freq not in (None, "epoch") and (
             isinstance(save_freq, bool)
@@ -67,8 +74,10 @@ class ExportChanges(keras.callbacks.Callback):
             or save_freq < 1
         ):
             raise ValueError(
-                'save_freq must be "epoch", a positive number of batches or '
-                f"None. Received: save_freq={save_freq!r}"
+                "`save_freq` of ExportChanges is expected to be 'epoch', a "
+                "positive number of batches, or None. Received: "
+                f"save_freq={save_freq!r}. Leave it out to export by the time, "
+                "every `minutes`."
             )
         self._seconds = minutes * 60
         self._save_freq = save_freq

@@ -300,6 +300,7 @@ def test_refuses_what_cannot_be_exported(tmp_path: pathlib.Path) -> None:
         {"directory": "s3://bucket/tables"},
         {"directory": ""},
         {"directory": "x", "minutes": -1},
+        {"directory": "x", "minutes": "5"},
         {"directory": "x", "save_freq": 0},
         {"directory": "x", "compact_at": -1},
     ):

@@ -12,6 +12,7 @@ import keras
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.lookup.table import table_behind
 
 _WHOLE_MATRIX = {
     keras.optimizers.Adafactor: "keeps statistics of whole rows and columns",
@@ -38,16 +39,20 @@ def require_supported(optimizer: Any, variables: list[Any]) -> None:
         variables: The `keras.Variable`s that it will update.
 
     Raises:
-        UnsupportedError: If a variable is sharded, and the optimizer or a
-            constraint needs it whole.
+        UnsupportedError: If a variable is sharded, or is a table without a
+            fixed number of rows, and the optimizer or a constraint needs it
+            whole.
     """
     for variable in variables:
         if not isinstance(variable, keras.Variable):
             continue
         require_row_wise(variable)
-        if isinstance(variable.value, ShardedVariable) and needs_whole_matrix(
-            optimizer, variable
-        ):
+        if not needs_whole_matrix(optimizer, variable):
+            continue
+        found = table_behind(variable)
+        if found is not None and found[0].has_directory:
+            raise errors.UnsupportedError(_refusal_by_id(optimizer, variable))
+        if isinstance(variable.value, ShardedVariable):
             raise errors.UnsupportedError(_refusal(optimizer, variable))
 
 
@@ -73,20 +78,34 @@ def require_compilable(optimizer: Any, variables: list[Any]) -> None:
 
 
 def _refusal(optimizer: Any, variable: keras.Variable) -> str:
-    kind = next(k for k in _WHOLE_MATRIX if isinstance(optimizer, k))
-    advice = (
-        "Name it in exclude_layers, so that Muon updates it as AdamW does; keep"
-        if kind is keras.optimizers.Muon
-        else "Use another optimizer for it (keras.optimizers.MultiOptimizer "
-        "gives each variable its own); or keep"
-    )
+    what, advice = _what_it_does_and_advice(optimizer)
     return (
-        f"The optimizer {type(optimizer).__name__} "
-        f"{_WHOLE_MATRIX[kind]}, and {variable.path!r} is cut into "
+        f"{what}, and {variable.path!r} is cut into "
         f"{variable.value.layout.num_shards} shards. Received: "
-        f"shape={tuple(variable.shape)}. {advice} it whole with the "
+        f"shape={tuple(variable.shape)}. {advice}; or keep it whole with the "
         "strategy's variable_partitioner: on one parameter server the update "
         "is exact."
+    )
+
+
+def _refusal_by_id(optimizer: Any, variable: keras.Variable) -> str:
+    what, advice = _what_it_does_and_advice(optimizer)
+    return (
+        f"{what}, and the table {variable.path!r} has no fixed number of rows: "
+        "most of its memory may belong to no id. Expected: an optimizer that "
+        "updates single rows. Received: "
+        f"optimizer={type(optimizer).__name__}. {advice}."
+    )
+
+
+def _what_it_does_and_advice(optimizer: Any) -> tuple[str, str]:
+    kind = next(k for k in _WHOLE_MATRIX if isinstance(optimizer, k))
+    return (
+        f"The optimizer {type(optimizer).__name__} {_WHOLE_MATRIX[kind]}",
+        "Name it in exclude_layers, so that Muon updates it as AdamW does"
+        if kind is keras.optimizers.Muon
+        else "Use another optimizer for it (keras.optimizers.MultiOptimizer "
+        "gives each variable its own)",
     )
 
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.variables import testing
+from tfps_plugin.variables.lookup.table import table_behind
 
 _optimizers = keras.optimizers
 _constraints = keras.constraints
@@ -54,6 +55,22 @@ def test_whole_matrices_are_not_cut(name: str) -> None:
         whole_matrix.require_supported(optimizer, [_variable("kernel", 3)])
     for text in (name, "'kernel'", "3 shards", "shape=(6, 2)", "partitioner"):
         assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Lamb", "Muon"])
+@pytest.mark.parametrize("num_shards", [0, 2])
+def test_a_table_without_a_vocabulary_is_no_matrix(
+    name: str, num_shards: int
+) -> None:
+    table = _variable("items", num_shards)
+    table_behind(table)[0].has_directory = True  # type: ignore[index]
+    with pytest.raises(
+        errors.UnsupportedError,
+        match=f"{name}.*table 'items'.*Received: optimizer={name}",
+    ) as caught:
+        whole_matrix.require_supported(getattr(_optimizers, name)(), [table])
+    assert "partitioner" not in str(caught.value), "it would not help"
+    whole_matrix.require_supported(_optimizers.Adam(), [table])
 
 
 def test_muon_leaves_embeddings_to_adamw() -> None:

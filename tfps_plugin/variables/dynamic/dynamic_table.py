@@ -226,7 +226,9 @@ class DynamicTable:
                 "optimizers with them, which it knows only under the scope of "
                 "a strategy. Received: a step that trains without a strategy. "
                 "Make the model under the scope of a "
-                "tfps.ParameterServerStrategy, or leave eviction out."
+                "tfps.ParameterServerStrategy, or leave eviction out. On one "
+                "machine, tfps.ParameterServerStrategy() without arguments "
+                "starts a cluster by itself."
             )
         parts = self._variables_of_this_process()
         with compat.stop_recording(), tf.device(graph_checks.CPU):
@@ -388,12 +390,11 @@ class DynamicTable:
         return ShardParts(shard, records, usage, counters, slots, followers)
 
     def _variables_of_this_process(self) -> ShardParts:
-        # Not their `value`, which mixed precision makes a tensor.
-        records, usage, counters = (
+        rows, records, usage, counters = (
+            # Mixed precision would cast all rows.
             None if variable is None else keras_compat.value_of(variable)
-            for variable in self._variables.beside_rows
+            for variable in (self._variables.rows, *self._variables.beside_rows)
         )
-        rows = keras_compat.value_of(self._variables.rows)
         return ShardParts(rows, records, usage, counters)
 
     def _table_of(self, variable: Any) -> Table:

@@ -1,6 +1,8 @@
 """Rules by which ids get rows, and lose them. Pure: no TensorFlow."""
 
 import dataclasses
+import math
+from typing import Any
 
 from tfps_plugin import errors
 
@@ -43,26 +45,34 @@ class Admission:
     counts: str = FILTER
 
     def __post_init__(self) -> None:
-        if not isinstance(self.min_lookups, int) or self.min_lookups < 1:
+        if not _is_positive(self.min_lookups, int):
             raise errors.InputError(
                 "`min_lookups` of an Admission is expected to be a positive "
-                f"integer. Received: min_lookups={self.min_lookups!r}"
+                f"integer. Received: min_lookups={self.min_lookups!r}. Give "
+                "1, the default, for a row at the first lookup."
             )
-        if self.probability is not None and not 0.0 < self.probability <= 1.0:
+        if self.probability is not None and not (
+            _is_positive(self.probability, int | float)
+            and self.probability <= 1
+        ):
             raise errors.InputError(
-                "`probability` of an Admission is expected to be above 0 and "
-                f"at most 1. Received: probability={self.probability!r}"
+                "`probability` of an Admission is expected to be a number "
+                "above 0 and at most 1, or None. Received: "
+                f"probability={self.probability!r}. Leave it out for a row of "
+                "every id."
             )
         if self.counts not in (FILTER, EXACT):
             raise errors.InputError(
                 "`counts` of an Admission is expected to be 'filter' or "
-                f"'exact'. Received: counts={self.counts!r}"
+                f"'exact'. Received: counts={self.counts!r}. Leave it out for "
+                "'filter', which needs the least memory."
             )
         if self.counts == EXACT and self.min_lookups > _MOST_EXACT_LOOKUPS:
             raise errors.InputError(
                 "`min_lookups` of an Admission with exact counts is expected "
                 f"to be at most {_MOST_EXACT_LOOKUPS}. Received: "
-                f"min_lookups={self.min_lookups!r}"
+                f"min_lookups={self.min_lookups!r}. Ask for fewer lookups, or "
+                "give counts='filter'."
             )
 
 
@@ -101,26 +111,46 @@ class Eviction:
             raise errors.InputError(
                 "`beyond_capacity` of an Eviction is expected to be one of "
                 f"{', '.join(_ORDERS)}, or None. Received: "
-                f"beyond_capacity={self.beyond_capacity!r}"
+                f"beyond_capacity={self.beyond_capacity!r}. Leave it out for "
+                "least_recent."
             )
         given = {
             "unseen_steps": self.unseen_steps,
             "unseen_seconds": self.unseen_seconds,
         }
-        for name, value in given.items():
-            if value is not None and not value > 0:
+        for name, kind, spelled in (
+            ("unseen_steps", int, "integer"),
+            ("unseen_seconds", int | float, "number"),
+        ):
+            value = given[name]
+            if value is not None and not _is_positive(value, kind):
                 raise errors.InputError(
                     f"`{name}` of an Eviction is expected to be a positive "
-                    f"number. Received: {name}={value!r}"
+                    f"{spelled}, or None. Received: {name}={value!r}. Leave it "
+                    "out for rows that stay, however long no step looks them "
+                    "up."
                 )
         if None not in given.values():
             raise errors.InputError(
-                "An Eviction counts the time of rows either in steps or in "
-                f"seconds. Received: unseen_steps={self.unseen_steps!r}, "
-                f"unseen_seconds={self.unseen_seconds!r}"
+                "An Eviction is expected to count the time of rows either in "
+                f"steps or in seconds. Received: "
+                f"unseen_steps={self.unseen_steps!r}, "
+                f"unseen_seconds={self.unseen_seconds!r}. Leave one of them "
+                "out."
             )
         if self.beyond_capacity is None and set(given.values()) == {None}:
             raise errors.InputError(
                 "An Eviction is expected to have a rule. Received: "
-                "beyond_capacity=None, unseen_steps=None, unseen_seconds=None"
+                "beyond_capacity=None, unseen_steps=None, unseen_seconds=None. "
+                "Give one of them, or give the table no Eviction."
             )
+
+
+def _is_positive(value: Any, kind: Any) -> bool:
+    """Returns whether it is a finite number above 0 of some type."""
+    return (
+        isinstance(value, kind)
+        # Which Python counts among integers.
+        and not isinstance(value, bool)
+        and 0 < value < math.inf
+    )

@@ -12,14 +12,16 @@ from tfps_plugin.variables.dynamic import string_ids
 @given(st.lists(st.one_of(st.binary(max_size=40), st.text(max_size=20))))
 def test_ids_are_those_of_the_layer(strings: list[str | bytes]) -> None:
     encoded = [s.encode() if isinstance(s, str) else s for s in strings]
-    expected = [int(string_ids.as_integers(string)) for string in encoded]
+    expected = [
+        int(string_ids.as_integers(string, "table")) for string in encoded
+    ]
     np.testing.assert_array_equal(string_hash.ids_of(strings), expected)
 
 
 def test_long_strings() -> None:
     strings = [b"x" * length for length in (7, 8, 255, 256, 1000)]
     np.testing.assert_array_equal(
-        string_hash.ids_of(strings), string_ids.as_integers(strings)
+        string_hash.ids_of(strings), string_ids.as_integers(strings, "table")
     )
 
 

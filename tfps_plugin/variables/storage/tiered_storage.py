@@ -54,15 +54,19 @@ class TieredStorage:
         ):
             raise ValueError(
                 "`memory_rows` of TieredStorage is expected to be a positive "
-                f"integer. Received: memory_rows={self.memory_rows!r}"
+                f"integer. Received: memory_rows={self.memory_rows!r}. Give "
+                "the number of rows that are to stay in memory."
             )
         if self.directory is not None:
-            directory = os.fspath(self.directory)
+            directory: Any = self.directory
+            if isinstance(directory, os.PathLike):
+                directory = os.fspath(directory)
             if not isinstance(directory, str) or not os.path.isabs(directory):
                 raise ValueError(
                     "`directory` of TieredStorage is expected to be an "
                     "absolute path on the parameter servers, or None. "
-                    f"Received: directory={self.directory!r}"
+                    f"Received: directory={self.directory!r}. Leave it out for "
+                    "their folder of temporary files."
                 )
             object.__setattr__(self, "directory", directory)
 
