@@ -1,6 +1,8 @@
 """Tests of exports of tables on a cluster, read by another process."""
 
+import json
 import pathlib
+import select
 import subprocess
 import sys
 import threading
@@ -46,6 +48,32 @@ np.savez(
     kernel=tables.dense["out/kernel"],
 )
 """
+# Predicts at each new export, until its standard input ends.
+_SERVER = """
+import json, pathlib, select, sys
+import numpy as np
+from tfps_plugin import serving
+
+folder, asked = sys.argv[1], np.array(json.loads(sys.argv[2]))
+tables, is_over = None, False
+while not is_over:
+    is_over = bool(select.select([sys.stdin], [], [], 0.005)[0])
+    if tables is None:
+        if not (pathlib.Path(folder) / "manifest.json").exists():
+            continue
+        tables = serving.Tables(folder)
+    elif tables.refresh() is None:
+        continue
+    now = tables.snapshot()
+    rows = now.tables["items"].lookup(asked)
+    rows = rows + now.tables["queries"].lookup(asked)
+    rows = rows + now.tables["users"].lookup(asked % 300)
+    predicted = rows @ now.dense["out/kernel"] + now.dense["out/bias"]
+    print(json.dumps([now.export.step, predicted.tolist()]), flush=True)
+assert "tensorflow" not in sys.modules
+"""
+# The last ones are in no batch.
+_ASKED = [1, 7, -5, 39, 12345678901, -(2**63), -77]
 
 
 @pytest.fixture
@@ -113,6 +141,72 @@ def test_another_process_follows_the_training(
         assert newest.version > 1
         assert newest.step == 60
         assert found["versions"][-1] == newest.version
+
+
+class _Predicted(keras.callbacks.Callback):
+    """Predicts after each epoch, and asks another process, too."""
+
+    def __init__(self, server: subprocess.Popen[bytes]) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, np.ndarray, int, np.ndarray]] = []
+        self._server = server
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        predicted = self.model.predict(np.array(_ASKED), verbose=0)
+        answers = self._server.stdout
+        assert answers is not None
+        assert select.select([answers], [], [], _WAIT_SECONDS)[0]
+        step, served = json.loads(answers.readline())
+        now = int(self.model.optimizer.iterations)
+        self.seen.append((now, predicted, step, np.array(served)))
+
+
+def test_another_process_predicts_what_the_model_does(
+    strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    random = keras.initializers.RandomNormal(seed=4)
+    with strategy.scope():
+        ids = keras.Input((), dtype="int64")
+        layers = [
+            tfps.layers.DynamicEmbedding(4, random, capacity=500, name="items"),
+            tfps.layers.DynamicEmbedding(
+                4, random, capacity=500, unknown="shared", name="queries"
+            ),
+        ]
+        users = keras.layers.Embedding(300, 4, name="users")
+        rows = keras.layers.Add()(
+            [layer(ids) for layer in layers] + [users(keras.ops.mod(ids, 300))]
+        )
+        model = keras.Model(ids, keras.layers.Dense(1, name="out")(rows))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    folder = tmp_path / "exported"
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVER, str(folder), json.dumps(_ASKED)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # So that no answer is in a buffer when the test waits for one.
+        bufsize=0,
+    ) as server:
+        export = tfps.callbacks.ExportChanges(folder, save_freq="epoch")
+        predicted = _Predicted(server)
+        # As many ids again in each epoch.
+        data = np.concatenate([np.arange(-40, 40), [1, 7, -5, 39] * 20])
+        _train(
+            model,
+            data,
+            batch_size=8,
+            epochs=4,
+            callbacks=[export, predicted],
+        )
+        server.communicate(b"over\n", timeout=_WAIT_SECONDS)
+    assert server.returncode == 0
+    assert [step for step, *_ in predicted.seen] == [20, 40, 60, 80]
+    for step, expected, served_step, served in predicted.seen:
+        assert served_step == step
+        np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-6)
+    # What is asked about is not the same all the time.
+    first, *_, last = (served for *_, served in predicted.seen)
+    assert np.abs(first - last).min() > 1e-4
 
 
 def test_parameter_servers_find_what_has_changed(
