@@ -23,6 +23,7 @@ from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.kinds.handle_areas import HandleAreas
+from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.step_trace import StepTrace
 
 # Number of locks of a ps for its large variables; small ones share another
@@ -110,25 +111,12 @@ class UpdateLock:
             compat.LateBoundHandleSpec(self._handle_now(), self.device),
             key=self._key,
         )
-        with tf.device(self.device), tf.control_dependencies(list(after)):
-            lock = tf.raw_ops.MutexLock(mutex=handle)
-        section = _Section()
-        with step.holding(self._key, graph), tf.control_dependencies([lock]):
-            yield
-        section.end()
-        if section.takes(lock.op.inputs[0]):
-            raise self._nested_function()
-        compat.run_after(lock.op, section.needs(lock.op))
-        for change in section.changes():
-            # tf.control_dependencies drops dependencies that seem to follow
-            # from a handle that was captured in this context; they do not.
-            compat.run_after(change, [lock.op])
-        # The lock is held as long as an operation is going to use it.
-        with (
-            tf.device(self.device),
-            tf.control_dependencies(section.changes()),
-        ):
-            tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        with _held(handle, self.device, after) as section:
+            with step.holding(self._key, graph):
+                yield
+            section.end()
+            if section.takes_its_lock():
+                raise self._nested_function()
 
     @property
     def is_held(self) -> bool:
@@ -149,10 +137,66 @@ class UpdateLock:
         return ("tfps-lock", self.device, self.name)
 
 
+class LocalLock:
+    """A lock of the process that runs a traced function, such as a saved model.
+
+    Guarantees: as `UpdateLock`, but sections may not be nested.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Names the lock; the first section makes it.
+
+        Args:
+            name: A name that nothing else in the process has.
+        """
+        self._name = name
+
+    @contextlib.contextmanager
+    def holding(self, after: Sequence[tf.Tensor] = ()) -> Iterator[None]:
+        """Holds the lock for the operations made in this context.
+
+        Outside of functions it does nothing.
+
+        Args:
+            after: Tensors that the section uses.
+        """
+        if compat.function_graph() is None:
+            yield
+            return
+        with tf.device(graph_checks.CPU):
+            # By its name: a saved model brings no resource with it.
+            handle = tf.raw_ops.MutexV2(container="", shared_name=self._name)
+        with _held(handle, graph_checks.CPU, after) as section:
+            yield
+            section.end()
+
+
+@contextlib.contextmanager
+def _held(
+    handle: tf.Tensor, device: str, after: Sequence[tf.Tensor]
+) -> Iterator["_Section"]:
+    """Holds a lock for the operations of a section, which the caller ends."""
+    with tf.device(device), tf.control_dependencies(list(after)):
+        lock = tf.raw_ops.MutexLock(mutex=handle)
+    section = _Section(lock.op)
+    with tf.control_dependencies([lock]):
+        yield section
+    compat.run_after(lock.op, section.needs())
+    for change in section.changes():
+        # tf.control_dependencies drops dependencies that seem to follow
+        # from a handle that was captured in this context; they do not.
+        compat.run_after(change, [lock.op])
+    # The lock is held as long as an operation is going to use it.
+    with tf.device(device), tf.control_dependencies(section.changes()):
+        tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+
+
 class _Section:
     """The operations that are added to the current graph until `end`."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: tf.Operation) -> None:
+        """Begins after the operation that takes the lock."""
+        self._lock = lock
         self._graph = tf.compat.v1.get_default_graph()
         self._start = len(self._graph.get_operations())
         self._operations: list[tf.Operation] = []
@@ -173,15 +217,16 @@ class _Section:
             if any(t.dtype == tf.resource for t in operation.inputs)
         ]
 
-    def takes(self, handle: tf.Tensor) -> bool:
-        """Returns whether `handle` is an input of any operation."""
+    def takes_its_lock(self) -> bool:
+        """Returns whether the lock itself is an input of any operation."""
+        handle = self._lock.inputs[0]
         return any(
             given is handle
             for operation in self._operations
             for given in operation.inputs
         )
 
-    def needs(self, lock: tf.Operation) -> list[tf.Operation]:
+    def needs(self) -> list[tf.Operation]:
         """Returns earlier operations that the section depends on.
 
         They compute the section's inputs, or have used its variables: the
@@ -190,7 +235,7 @@ class _Section:
         for this one.
         """
         inside = {operation.name for operation in self._operations}
-        inside.add(lock.name)
+        inside.add(self._lock.name)
         given = {id(t): t for o in self._operations for t in o.inputs}
         before = [o for one in self._operations for o in one.control_inputs]
         for tensor in given.values():

@@ -10,7 +10,6 @@ Shape legend: N distinct ids, R rows of the shard, B buckets of the shard, K
 ids that need rows.
 """
 
-import contextlib
 import dataclasses
 import enum
 import sys
@@ -36,6 +35,7 @@ from tfps_plugin.variables.dynamic.shard.shard_parts import NUM_COLUMNS
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 from tfps_plugin.variables.dynamic.shard.tallies import Tallies
 from tfps_plugin.variables.lookup import graph_checks
+from tfps_plugin.variables.updates.update_lock import LocalLock
 
 _MOST_VERSIONS = 1 << 30
 # Removed keys keep their places, so a table that evicts has some to spare.
@@ -130,6 +130,7 @@ class ShardDirectory:
             rules: What all shards have in common.
             seconds: Returns the time of the task, float64.
         """
+        self._unique_name = unique_name
         self._rules = rules
         self._num_rows = len(rows)
         self._buckets = rules.space.buckets(rows)
@@ -310,10 +311,10 @@ class ShardDirectory:
     # Changes, under the lock.
 
     def _alone(self, given: list[tf.Tensor]) -> Any:
-        """Holds the lock of the shard, if it is on a parameter server."""
+        """Holds the lock of the shard, on a parameter server or here."""
         lock = getattr(self._parts.records, "update_lock", None)
         if lock is None:
-            return contextlib.nullcontext()
+            lock = LocalLock(f"{self._unique_name}/lock")
         return lock.holding(given)
 
     def _make_alone(

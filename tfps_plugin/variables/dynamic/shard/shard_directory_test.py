@@ -1,5 +1,7 @@
 """Tests of a directory against a plain dict of rows."""
 
+import concurrent.futures
+import threading
 import uuid
 from collections.abc import Sequence
 
@@ -21,6 +23,8 @@ from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 
 _LOWEST = -(2**63)
+_DEADLINE_SECONDS = 60.0
+_NUM_THREADS = 8
 _SPACE = RowSpace.for_capacity(500)
 _INITIAL = InitialRows("normal", (0.0, 1.0), 5, 3, tf.float32)
 _POOL = [
@@ -41,8 +45,10 @@ class _Shard:
         self,
         num_directories: int = 1,
         numbers: range = range(_SPACE.num_rows),
+        space: RowSpace = _SPACE,
     ) -> None:
         self.numbers = numbers
+        self._space = space
         self.rows = tf.Variable(tf.zeros([len(numbers), 3]))
         self.records = tf.Variable(tf.zeros([len(numbers), 2], tf.int64))
         self._functions = [self._traced() for _ in range(num_directories)]
@@ -62,7 +68,7 @@ class _Shard:
             uuid.uuid4().hex,
             self.numbers,
             ShardParts(self.rows, self.records),
-            Rules("items", _SPACE, _INITIAL),
+            Rules("items", self._space, _INITIAL),
         )
 
         def find(ids: tf.Tensor, asker: Asker) -> tuple[tf.Tensor, ...]:
@@ -223,3 +229,26 @@ def test_rows_of_another_layout_are_found_when_the_first_one_is_back() -> None:
     part.make(ids)
     used = part.records.numpy()[:, shard_parts.IS_USED]
     assert np.count_nonzero(used) == len(ids)
+
+
+def test_lookups_that_build_the_index_at_once_find_every_row() -> None:
+    # Large, so that it takes a moment.
+    space = RowSpace.for_capacity(100_000)
+    shard = _Shard(numbers=range(space.num_rows), space=space)
+    random = np.random.default_rng(2)
+    ids = random.integers(_LOWEST + 3, 2**63 - 1, 90_000).tolist()
+    shard.make(ids)
+    some = ids[::900]
+    barrier = threading.Barrier(_NUM_THREADS)
+
+    def look_up_first() -> int:
+        barrier.wait(_DEADLINE_SECONDS)
+        return len(shard.look(some))
+
+    with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as threads:
+        for number in range(40):
+            # As in a process that has just read a model.
+            shard.records.scatter_nd_update([[0, 0]], [-2 - number])
+            found = [threads.submit(look_up_first) for _ in range(_NUM_THREADS)]
+            for each in found:
+                assert each.result(_DEADLINE_SECONDS) == len(some)
