@@ -158,6 +158,131 @@ def test_every_consistency_learns(
     assert layer.size() == len(np.unique(_IDS)), "only training makes rows"
 
 
+@pytest.mark.parametrize("num_shards", [1, 2])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_has_the_numbers_of_a_fixed_table(
+    make: Make, num_shards: int, policy: str
+) -> None:
+    fixed = keras.layers.Embedding(len(_POOL), 4, dtype=policy)
+    alone = _model(fixed, keras.optimizers.Adagrad(0.1))
+    fixed.embeddings.assign(_first_rows(_POOL))
+    losses = _fit(alone, _PLACES)
+    with make(num_shards, consistency=tfps.Sync()).scope():
+        layer = _dynamic(dtype=policy)
+        model = _model(layer, keras.optimizers.Adagrad(0.1))
+    np.testing.assert_allclose(_fit(model, _IDS), losses, rtol=1e-3)
+    ids, rows = layer.export()
+    assert rows.dtype == "float32"
+    places = np.searchsorted(np.sort(_POOL), ids)
+    np.testing.assert_allclose(
+        rows,
+        fixed.embeddings.numpy()[np.argsort(_POOL)[places]],
+        rtol=0,
+        atol=2e-3,
+    )
+
+
+def test_a_custom_loop_has_the_numbers_of_one_process(make: Make) -> None:
+    num_steps = 9
+
+    def train(model: keras.Model) -> Callable[[Any, Any], Any]:
+        def step(ids: Any, targets: Any) -> Any:
+            with tf.GradientTape() as tape:
+                error = model(ids, training=True) - targets
+                loss = tf.reduce_mean(tf.square(error))
+            weights = model.trainable_variables
+            model.optimizer.apply(tape.gradient(loss, weights), weights)
+            return loss
+
+        return step
+
+    fixed = keras.layers.Embedding(len(_POOL), 4)
+    optimizer = shared_optimizers.summing(keras.optimizers.Adagrad(0.1))
+    step_alone = train(_model(fixed, optimizer))
+    fixed.embeddings.assign(_first_rows(_POOL))
+    # The batches of both workers as one.
+    together = zip(
+        np.split(_PLACES, _BATCHES // 2),
+        np.split(_TARGETS, _BATCHES // 2),
+        strict=True,
+    )
+    expected = [step_alone(*each) for each in 3 * list(together)]
+
+    strategy = make(consistency=tfps.Sync(), sparse_update="exact")
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        layer = _dynamic()
+        step_of_worker = train(_model(layer, keras.optimizers.Adagrad(0.1)))
+
+    def batches_of(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        every = tf.data.Dataset.from_tensor_slices((_IDS, _TARGETS))
+        mine = every.batch(_BATCH).shard(2, context.input_pipeline_id)
+        return mine.repeat()
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        return strategy.run(step_of_worker, args=next(iterator))
+
+    iterator = iter(coordinator.create_per_worker_dataset(batches_of))
+    results = [
+        coordinator.schedule(step, (iterator,)) for _ in range(num_steps)
+    ]
+    coordinator.join()
+    losses = [np.mean(each.values) for each in coordinator.fetch(results)]
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    met = np.unique(_PLACES)
+    found = dict(zip(*layer.export(), strict=True))
+    assert sorted(found) == sorted(_POOL[met])
+    np.testing.assert_allclose(
+        np.stack([found[one] for one in _POOL[met]]),
+        fixed.embeddings.numpy()[met],
+        rtol=1e-3,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.cluster(num_workers=8, num_ps=2)
+def test_gradients_of_workers_that_meet_new_ids_at_once_add_up(
+    make: Make,
+) -> None:
+    strategy = make(
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=4)
+    )
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        layer = tfps.layers.DynamicEmbedding(4, "zeros", capacity=3000)
+        layer.build()
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build(layer.trainable_variables)
+    # Closures that run at once meet the same ids, some of them twice.
+    random = np.random.default_rng(8)
+    ids = np.stack(
+        [
+            7
+            * random.integers(10 * (number // 16), 10 * (number // 16) + 60, 50)
+            for number in range(200)
+        ]
+    )
+
+    @tf.function
+    def meet(ids: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_sum(layer(ids))
+        weights = layer.trainable_variables
+        optimizer.apply(tape.gradient(loss, weights), weights)
+
+    for each in ids:
+        coordinator.schedule(meet, (tf.constant(each),))
+    coordinator.join()
+    met, times = np.unique(ids, return_counts=True)
+    found, rows = layer.export()
+    # Each number of a row is the number of its meetings.
+    np.testing.assert_array_equal(np.sort(found), met)
+    np.testing.assert_array_equal(
+        rows[np.argsort(found)], np.stack(4 * [times], axis=1)
+    )
+
+
 @pytest.mark.cluster(num_workers=8, num_ps=2)
 def test_workers_that_meet_new_ids_at_once_make_one_row_of_each(
     make: Make,
@@ -219,6 +344,7 @@ def test_a_checkpoint_is_restored_into_any_number_of_shards(
     _fit(model, _IDS)
     path = tfps.Checkpoint(model=model).save(tmp_path / "saved")
     model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
     ids, rows = layer.export()
     predicted = model.predict(_IDS, verbose=0)
     losses = _fit(model, _IDS)
@@ -236,6 +362,20 @@ def test_a_checkpoint_is_restored_into_any_number_of_shards(
         )
         # Slots belong to the same ids.
         np.testing.assert_allclose(_fit(restored, _IDS), losses, rtol=1e-4)
+    # A process without a cluster restores the same file.
+    alone = _model(_dynamic(), keras.optimizers.Adam(0.05))
+    alone.optimizer.build(alone.trainable_variables)
+    tfps.Checkpoint(model=alone).restore(path)
+    _assert_same_rows(alone.get_layer("items"), ids, rows)
+    np.testing.assert_allclose(
+        alone.predict(_IDS, verbose=0), predicted, atol=1e-6
+    )
+    np.testing.assert_allclose(_fit(alone, _IDS), losses, rtol=1e-4)
+    alone.load_weights(tmp_path / "model.weights.h5")
+    _assert_same_rows(alone.get_layer("items"), ids, rows)
+    np.testing.assert_allclose(
+        alone.predict(_IDS, verbose=0), predicted, atol=1e-6
+    )
     plain = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(
         plain.predict(_IDS, verbose=0), predicted, atol=1e-6

@@ -221,6 +221,35 @@ def _many_tables(
     return _Exported(ids, model.predict(ids, verbose=0))
 
 
+def _rows_by_id(
+    strategy: tfps.ParameterServerStrategy, path: pathlib.Path
+) -> _Exported:
+    with strategy.scope():
+        words = keras.Input((3,), dtype="string", name="words")
+        numbers = keras.Input((2,), dtype="int64", name="numbers")
+        rows = [
+            tfps.layers.DynamicEmbedding(
+                4, capacity=100, combiner="mean", unknown=unknown
+            )(inputs)
+            for inputs, unknown in ((words, "initial"), (numbers, "shared"))
+        ]
+        outputs = keras.layers.Dense(1)(keras.layers.Concatenate()(rows))
+        model = keras.Model({"words": words, "numbers": numbers}, outputs)
+        model.compile(keras.optimizers.Adam(0.1), "mse")
+    known = {
+        "words": np.array([["a", "b", "c"], ["c", "c", "a"]] * 8),
+        "numbers": np.array([[2**62, -7], [30, -7]] * 8),
+    }
+    _train(model, {name: tf.constant(value) for name, value in known.items()})
+    model.export(path, verbose=False)
+    # Half of the examples have an id that no step has met.
+    inputs = {name: value.copy() for name, value in known.items()}
+    inputs["words"][:8, 0] = "?"
+    inputs["numbers"][4:12, 0] = 2**62 + 1
+    tensors = {name: tf.constant(value) for name, value in inputs.items()}
+    return _Exported(inputs, model.predict(tensors, verbose=0))
+
+
 def _signature_of_preprocessing(
     strategy: tfps.ParameterServerStrategy, path: pathlib.Path
 ) -> _Exported:
@@ -318,6 +347,7 @@ _EXPORTERS: dict[str, _Exporter] = {
     "by_keras_in_scope": _by_keras_in_scope,
     "endpoints": _endpoints,
     "many_tables": _many_tables,
+    "rows_by_id": _rows_by_id,
     "lora": _lora,
     "by_tensorflow_with_preprocessing": _signature_of_preprocessing,
 }

@@ -148,6 +148,58 @@ def test_each_is_restored_anywhere(
             shared_training.assert_state(program, values)
 
 
+def _by_id() -> keras.Model:
+    ids = keras.Input((2,), dtype="int64")
+    rows = tfps.layers.DynamicEmbedding(_WIDTH, capacity=_ROWS, name="large")
+    flat = keras.layers.Flatten()(rows(ids))
+    model = keras.Model(ids, keras.layers.Dense(1, name="top")(flat))
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@pytest.mark.usefixtures("_who_writes")
+@pytest.mark.sample(cases=1)
+def test_rows_by_id_are_restored_anywhere(
+    strategies: dict[int, tfps.ParameterServerStrategy],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Records of rows are smaller than the rows.
+    monkeypatch.setattr(
+        "tfps_plugin.recovery.incremental.row_marks.SMALLEST_TABLE_BYTES", 4000
+    )
+    with strategies[2].scope():
+        model = _by_id()
+    layer = model.get_layer("large")
+    manager = tfps.CheckpointManager(
+        tfps.Checkpoint(model=model), tmp_path, None, full_every=3
+    )
+    expected = {}
+    # New ids, known ones, some of both, none; the fourth is a full one.
+    for first, end in [(0, 40), (40, 60), (10, 20), (55, 70), (70, 70), (5, 6)]:
+        if end > first:
+            ids = np.arange(first, end)[:, None] * [2**50, -(2**50)] - 3
+            model.fit(ids, np.ones((len(ids), 1)), batch_size=8, verbose=0)
+        prefix = manager.save()
+        expected[prefix] = (shared_training.state_of(model), layer.export())
+    manager.sync()
+    num_rows = layer.weights[0].shape[0]
+    for prefix in manager.checkpoints:
+        if ".increments" in prefix:
+            assert len(set(_rows_in(prefix))) <= 45 < num_rows / 10
+    with strategies[3].scope():
+        other = _by_id()
+    alone = _by_id()
+    for prefix, (values, (ids, rows)) in expected.items():
+        for program in (model, other, alone):
+            tfps.Checkpoint(model=program).restore(prefix)
+            shared_training.assert_state(program, values)
+            restored = program.get_layer("large")
+            assert sorted(restored.export()[0]) == sorted(ids)
+            np.testing.assert_array_equal(restored(tf.constant(ids)), rows)
+
+
 def test_what_is_made_later_gets_its_value_from_an_increment(
     strategies: dict[int, tfps.ParameterServerStrategy],
     tmp_path: pathlib.Path,

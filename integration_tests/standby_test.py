@@ -70,13 +70,20 @@ def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
         tfps.ClusterCoordinator(strategy).close()
 
 
-def _model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
+def _model(
+    strategy: tfps.ParameterServerStrategy, *, by_id: bool = False
+) -> keras.Model:
     keras.utils.set_random_seed(1)
     with strategy.scope():
+        rows: Any = (
+            tfps.layers.DynamicEmbedding(_WIDTH, capacity=_ROWS, name="table")
+            if by_id
+            else keras.layers.Embedding(_ROWS, _WIDTH, name="table")
+        )
         model = keras.Sequential(
             [
                 keras.Input((4,), dtype="int32"),
-                keras.layers.Embedding(_ROWS, _WIDTH, name="table"),
+                rows,
                 keras.layers.Flatten(),
                 keras.layers.Dense(16, "relu"),
                 keras.layers.Dense(1),
@@ -114,11 +121,12 @@ def _seen(strategy: tfps.ParameterServerStrategy) -> Seen:
     return Seen(tfps.ClusterCoordinator(strategy))
 
 
+@pytest.mark.parametrize("by_id", [False, True], ids=["", "by id"])
 def test_a_lost_ps_comes_back_with_what_it_had_without_any_file(
-    cluster: tfps.LocalCluster, make: Make
+    cluster: tfps.LocalCluster, make: Make, by_id: bool
 ) -> None:
     strategy = make()
-    model = _model(strategy)
+    model = _model(strategy, by_id=by_id)
     _fit(model)
     _wait_for_copies(strategy)
     # Copy the results of the last steps, too.
@@ -135,6 +143,21 @@ def test_a_lost_ps_comes_back_with_what_it_had_without_any_file(
     assert seen.recovered() == [1, 2, 1]
     recovered = seen.of(events.ParameterServerRecovered)
     assert all("standby" in event.source for event in recovered)
+    if by_id:
+        _assert_rows_are_found(model)
+
+
+def _assert_rows_are_found(model: keras.Model) -> None:
+    """Checks that lookups find the rows that the records name."""
+    layer = model.get_layer("table")
+    ids, rows = layer.export()
+    assert sorted(ids) == sorted(np.unique(_IDS))
+    np.testing.assert_array_equal(layer(tf.constant(ids)), rows)
+    # No row is given to a second id.
+    more = np.arange(_ROWS, 2 * _ROWS)
+    layer(tf.constant(more[:20]), training=True)
+    np.testing.assert_array_equal(layer(tf.constant(ids)), rows)
+    assert layer.size() == len(ids) + 20
 
 
 def test_fit_goes_on(cluster: tfps.LocalCluster, make: Make) -> None:

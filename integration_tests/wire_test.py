@@ -62,8 +62,13 @@ def _trained(
     wire_dtype: Any,
     partitioner: Any,
     consistency: Any = None,
+    *,
+    by_id: bool = False,
 ) -> tuple[list[np.ndarray], int]:
-    """Returns the weights after some steps, and the known bytes of messages."""
+    """Returns the weights after some steps, and the known bytes of messages.
+
+    With `by_id`, the table has no vocabulary.
+    """
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         partitioner,
@@ -73,23 +78,36 @@ def _trained(
         communication=tfps.CommunicationOptions(wire_dtype=wire_dtype),
     )
     with strategy.scope():
+        rows: Any = (
+            tfps.layers.DynamicEmbedding(_WIDTH, capacity=_ROWS, name="table")
+            if by_id
+            else keras.layers.Embedding(_ROWS, _WIDTH, name="table")
+        )
         model = keras.Sequential(
             [
                 keras.Input((_FEATURES,), dtype="int32"),
-                keras.layers.Embedding(_ROWS, _WIDTH, name="table"),
+                rows,
                 keras.layers.Flatten(),
                 keras.layers.Dense(1, use_bias=False, name="top"),
             ]
         )
         model.compile(keras.optimizers.SGD(_RATE), "mse")
-    model.set_weights([_TABLE, _KERNEL])
+    if by_id:
+        rows.import_(np.arange(_ROWS), _TABLE)
+        model.layers[-1].set_weights([_KERNEL])
+    else:
+        model.set_weights([_TABLE, _KERNEL])
     model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=_STEPS, verbose=0)
     explanation = strategy.explain(model, print_fn=None)
     num_bytes = sum(
         sent.num_bytes for body in explanation.bodies for sent in body.sent
     )
+    weights = model.get_weights()
+    if by_id:
+        ids, table = rows.export()
+        weights = [table[np.argsort(ids)], weights[-1]]
     tfps.ClusterCoordinator(strategy).close()
-    return model.get_weights(), num_bytes
+    return weights, num_bytes
 
 
 def _not_the_kernel(path: str) -> str | None:
@@ -103,13 +121,15 @@ def _not_the_kernel(path: str) -> str | None:
     ("wire_dtype", "of_kernel"),
     [("bfloat16", _bfloat16), (_not_the_kernel, _as_it_is)],
 )
+@pytest.mark.parametrize("by_id", [False, True], ids=["", "by id"])
 def test_weights_are_those_of_rounded_reads_and_gradients(
     cluster: tfps.LocalCluster,
     wire_dtype: Any,
     of_kernel: Callable[[np.ndarray], np.ndarray],
     partitioner: Any,
+    by_id: bool,
 ) -> None:
-    weights, _ = _trained(cluster, wire_dtype, partitioner)
+    weights, _ = _trained(cluster, wire_dtype, partitioner, by_id=by_id)
     rounded = _expected(_bfloat16, of_kernel)
     exact = _expected(_as_it_is, _as_it_is)
     for mine, theirs, other in zip(weights, rounded, exact, strict=True):
@@ -127,10 +147,11 @@ def _bytes(value: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     "partitioner", [None, tfps.partitioners.FixedShardsPartitioner(2)]
 )
+@pytest.mark.parametrize("by_id", [False, True], ids=["", "by id"])
 def test_weights_are_about_those_of_rows_of_bytes(
-    cluster: tfps.LocalCluster, partitioner: Any
+    cluster: tfps.LocalCluster, partitioner: Any, by_id: bool
 ) -> None:
-    (table, kernel), _ = _trained(cluster, "int8", partitioner)
+    (table, kernel), _ = _trained(cluster, "int8", partitioner, by_id=by_id)
     # Gradients of rows are rounded stochastically, one step up or down.
     expected, expected_kernel = _expected(
         _bytes, _as_it_is, of_gradients=_as_it_is
