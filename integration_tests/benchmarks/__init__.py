@@ -18,6 +18,7 @@ hot_ps.py                 the busiest ps, before and after placement by traffic
 elastic.py                training while workers and ps come and go
 replicas.py               cost of two replicas a worker, on the same cores
 saving_memory.py          memory for saving and loading a large table
+export_reader.py          follows exported tables, beside dynamic_soak.py
 steps_watch.py            records when steps are made
 sync_losses.py            stall of synchronous training when a task is lost
 sync_scale.py             cost of a synchronous step with many members

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tfps_plugin.exports import id_sets
 from tfps_plugin.exports import string_hash
 from tfps_plugin.exports.manifest import BY_ROW
 from tfps_plugin.exports.unknown_ids import UnknownIds
@@ -50,7 +51,7 @@ class Rows:
 
     def without(self, keys: np.ndarray) -> "Rows":
         """Returns those whose keys are not among some others."""
-        stay = ~np.isin(self.keys, keys)
+        stay = ~id_sets.are_among(self.keys, id_sets.distinct(keys))
         if stay.all():
             return self
         places = np.arange(len(stay)) if self.places is None else self.places
@@ -110,7 +111,7 @@ class Table:
         self._base = base
         # Rows that take the place of those of the base, or are new.
         self._newer = Rows.of(base.keys[:0], base.rows[:0])
-        # Keys of the base that have no row any more.
+        # Keys of the base that have no row any more, ascending.
         self._removed = base.keys[:0]
 
     def __len__(self) -> int:
@@ -162,7 +163,7 @@ class Table:
         others = np.flatnonzero(~is_newer)
         places, are_there = self._base.find(keys[others])
         if len(self._removed):
-            are_there &= ~np.isin(keys[others], self._removed)
+            are_there &= ~id_sets.are_among(keys[others], self._removed)
         rows[others[are_there]] = self._base.rows[places[are_there]]
         missing = others[~are_there]
         if not len(missing):
@@ -194,7 +195,8 @@ class Table:
         newer = self._newer.without(np.concatenate([keys, removed]))
         after = self._with(self._base, dense)
         after._newer = newer.joined(Rows.of(keys, rows))
-        gone = np.setdiff1d(np.union1d(self._removed, removed), keys)
+        gone = id_sets.distinct(np.concatenate([self._removed, removed]))
+        gone = gone[~id_sets.are_among(gone, id_sets.distinct(keys))]
         after._removed = gone[self._base.find(gone)[1]]
         num_changes = len(after._newer.keys) + len(after._removed)
         if num_changes > max(_MERGE_ROWS, _MERGE_SHARE * len(self._base.keys)):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin.exports import id_sets
 from tfps_plugin.recovery.incremental.row_marks import Mark
 from tfps_plugin.variables.chief import chief_reads
 
@@ -75,10 +76,11 @@ class TakenRows:
 
     def removed(self) -> np.ndarray:
         """Returns the ids that have no row any more."""
-        gone = [part.removed for part in self._parts]
-        there = [part.keys for part in self._parts]
+        gone = np.concatenate([part.removed for part in self._parts])
+        there = np.concatenate([part.keys for part in self._parts])
+        gone = id_sets.distinct(gone)
         # A row that is made again is another one.
-        return np.setdiff1d(np.concatenate(gone), np.concatenate(there))
+        return gone[~id_sets.are_among(gone, id_sets.distinct(there))]
 
     def is_empty(self) -> bool:
         """Returns whether nothing has changed."""
