@@ -24,7 +24,7 @@ from tfps_plugin.variables.dynamic.shard import admitter
 from tfps_plugin.variables.dynamic.shard import evictor
 from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard import tallies
-from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
+from tfps_plugin.variables.dynamic.shard.rules import Rules
 
 
 class RowsById:

@@ -21,9 +21,9 @@ from tfps_plugin.variables.dynamic import id_hashing
 from tfps_plugin.variables.dynamic.past_directories import PastDirectories
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import tallies
-from tfps_plugin.variables.dynamic.shard.shard_directory import Asker
-from tfps_plugin.variables.dynamic.shard.shard_directory import Found
-from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
+from tfps_plugin.variables.dynamic.shard.found import Asker
+from tfps_plugin.variables.dynamic.shard.found import Found
+from tfps_plugin.variables.dynamic.shard.rules import Rules
 from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 from tfps_plugin.variables.dynamic.shard.tallies import Tallies

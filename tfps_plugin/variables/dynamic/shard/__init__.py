@@ -1,6 +1,10 @@
 """One shard of a table without a vocabulary, on its parameter server.
 
 shard_directory.py  finds and makes the rows of ids
+known_rows.py       ids that have rows, and rows that have no ids
+row_maker.py        makes rows, and room for them
+rules.py            rules that all shards of a table have in common
+found.py            answers of a directory, and who asks
 shard_parts.py      the variables of the shard
 hash_index.py       rows by id
 free_rows.py        free rows of each hash bucket

@@ -22,8 +22,8 @@ from tfps_plugin.variables.dynamic.shard import admitter
 from tfps_plugin.variables.dynamic.shard import evictor
 from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard import tallies
-from tfps_plugin.variables.dynamic.shard.shard_directory import Asker
-from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
+from tfps_plugin.variables.dynamic.shard.found import Asker
+from tfps_plugin.variables.dynamic.shard.rules import Rules
 from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 from tfps_plugin.variables.dynamic.shard.tallies import Tallies

@@ -17,8 +17,8 @@ from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import shard_parts
-from tfps_plugin.variables.dynamic.shard.shard_directory import Asker
-from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
+from tfps_plugin.variables.dynamic.shard.found import Asker
+from tfps_plugin.variables.dynamic.shard.rules import Rules
 from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 
