@@ -50,7 +50,8 @@ def pytest_collection_modifyitems(
     """
     left_out = _left_out(config, items)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    without = {id(item) for item in left_out}
+    items[:] = [item for item in items if id(item) not in without]
     ours = [item for item in items if _HERE in item.path.parents]
     for item in ours:
         item.add_marker(pytest.mark.integration)
@@ -66,36 +67,30 @@ def _left_out(
 ) -> list[pytest.Item]:
     """Returns the tests that are not in the sample.
 
-    Of cases marked `sample`, those of one function or of all functions with
-    one `group`, it has as many as the marker says. Of what is left in this
-    folder it has a share of the files and, of each of these, of the tests.
+    Tests marked `gpu` are in every one: most machines skip them, and say why.
     """
     if config.getoption("all"):
         return []
-    seed = config.getoption("sample_seed")
-    cases: dict[str, list[pytest.Item]] = {}
-    counts: dict[str, int] = {}
-    for item in items:
-        marker = item.get_closest_marker("sample")
-        if marker is not None:
-            name = marker.kwargs.get("group") or item.nodeid.partition("[")[0]
-            cases.setdefault(name, []).append(item)
-            counts[name] = marker.kwargs["cases"]
-    marked = [item for each in cases.values() for item in each]
-    drawn = {id(item) for item in sampling.sample(cases, counts, seed)}
-    left_out = [item for item in marked if id(item) not in drawn]
-    files: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if _HERE in item.path.parents and item not in left_out:
-            name = item.path.relative_to(_HERE).as_posix()
-            files.setdefault(name, []).append(item)
-    if not any(".py" in each for each in config.args):
-        few = sampling.few(files, _SHARE_OF_FILES, seed)
-        left_out += [i for name in {*files} - few for i in files.pop(name)]
-    kept = {id(item) for item in sampling.share(files, _SHARE, seed)}
-    return left_out + [
-        item for each in files.values() for item in each if id(item) not in kept
-    ]
+    are_named = any(".py" in each for each in config.args)
+    places = sampling.left_out(
+        [_listed(item) for item in items],
+        config.getoption("sample_seed"),
+        share_of_files=1.0 if are_named else _SHARE_OF_FILES,
+        share_of_tests=_SHARE,
+    )
+    return [items[place] for place in sorted(places)]
+
+
+def _listed(item: pytest.Item) -> sampling.Listed:
+    marker = item.get_closest_marker("sample")
+    given = {} if marker is None else marker.kwargs
+    is_ours = _HERE in item.path.parents
+    return sampling.Listed(
+        file=item.path.relative_to(_HERE).as_posix() if is_ours else None,
+        group=given.get("group") or item.nodeid.partition("[")[0],
+        cases=given.get("cases"),
+        is_always=item.get_closest_marker("gpu") is not None,
+    )
 
 
 @pytest.hookimpl(wrapper=True)

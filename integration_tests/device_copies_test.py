@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_mixed
 import tensorflow as tf
 
 import tfps_plugin as tfps
@@ -212,54 +213,6 @@ class DenseOnAccelerator(keras.layers.Dense):
             return super().call(x, training)
 
 
-_WORDS = ["a", "b", "c"]
-# The last batch is smaller, and has fewer examples than a worker replicas.
-_NUM_EXAMPLES = 21
-
-
-def _mixed(context: Any = None) -> tf.data.Dataset:
-    """Returns batches of ids, strings, floats and weights."""
-    source = np.random.default_rng(4)
-    inputs = {
-        "ids": source.integers(0, 9, [_NUM_EXAMPLES, 2]),
-        "words": source.choice(_WORDS, _NUM_EXAMPLES),
-        "floats": source.normal(size=[_NUM_EXAMPLES, 3]).astype("float32"),
-    }
-    targets = source.normal(size=[_NUM_EXAMPLES, 1]).astype("float32")
-    weights = source.uniform(0.5, 2.0, _NUM_EXAMPLES).astype("float32")
-    data = (inputs, targets, weights)
-    return tf.data.Dataset.from_tensor_slices(data).batch(_BATCH)
-
-
-def _mixed_model(replicas: int) -> keras.Model:
-    # With several replicas, each computes on its own device anyway.
-    dense = keras.layers.Dense if replicas > 1 else DenseOnAccelerator
-    keras.utils.set_random_seed(7)
-    inputs = {
-        "ids": keras.Input([2], dtype="int64", name="ids"),
-        "words": keras.Input([], dtype="string", name="words"),
-        "floats": keras.Input([3], name="floats"),
-    }
-    words = keras.layers.StringLookup(vocabulary=_WORDS)(inputs["words"])
-    parts = [
-        keras.layers.Flatten()(keras.layers.Embedding(9, 2)(inputs["ids"])),
-        keras.layers.Embedding(4, 2)(words),
-        dense(4, activation="relu")(inputs["floats"]),
-    ]
-    outputs = dense(1)(keras.layers.Concatenate()(parts))
-    return keras.Model(inputs, outputs)
-
-
-def _compiled(model: keras.Model, **options: Any) -> keras.Model:
-    model.compile(
-        keras.optimizers.SGD(0.05),
-        "mse",
-        weighted_metrics=["mae"],
-        **options,
-    )
-    return model
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("input_ends", [True, False])
 def test_training_has_the_numbers_of_one_process(
@@ -274,13 +227,16 @@ def test_training_has_the_numbers_of_one_process(
     monkeypatch.setattr(rounds, "_STEPS_OF_A_CALL", 2)
 
     def dataset_fn(context: Any = None) -> tf.data.Dataset:
-        return _mixed() if input_ends else _mixed().repeat()
+        data = shared_mixed.batches()
+        return data if input_ends else data.repeat()
 
     steps = {} if input_ends else {"steps_per_epoch": 53}
     strategy = strategy_of(replicas)
+    # With several replicas, each computes on its own device anyway.
+    dense = keras.layers.Dense if replicas > 1 else DenseOnAccelerator
     with strategy.scope():
-        model = _compiled(_mixed_model(replicas))
-    expected = _compiled(_mixed_model(2))
+        model = shared_mixed.compiled(shared_mixed.new_model(dense))
+    expected = shared_mixed.compiled(shared_mixed.new_model())
     expected.set_weights(model.get_weights())
     logs = model.fit(
         tfps.DatasetCreator(dataset_fn), epochs=2, verbose=0, **steps
@@ -296,7 +252,10 @@ def test_training_has_the_numbers_of_one_process(
         np.testing.assert_allclose(
             mine.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-5
         )
-    predictions = model.predict(_mixed(), verbose=0)
+    batches = shared_mixed.batches()
     np.testing.assert_allclose(
-        predictions, expected.predict(_mixed(), verbose=0), rtol=1e-3, atol=1e-5
+        model.predict(batches, verbose=0),
+        expected.predict(batches, verbose=0),
+        rtol=1e-3,
+        atol=1e-5,
     )

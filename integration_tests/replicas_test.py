@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_devices
 import tensorflow as tf
 
 import tfps_plugin as tfps
@@ -741,3 +742,13 @@ def test_mixed_precision_holds_in_every_replica(
     assert {*seen} == {tf.float16}
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     assert history[-1] < history[0]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_ids_strings_and_checks_are_on_the_cpu(
+    make_strategy: Any, replicas: int
+) -> None:
+    """CPU:1 stands for an accelerator; `gpu_test` has GPUs."""
+    shared_devices.require_ids_on_cpu(
+        make_strategy(replicas_per_worker=replicas), ["/device:CPU:1"]
+    )

@@ -3,6 +3,7 @@
 Pure: knows no pytest.
 """
 
+import dataclasses
 import math
 import random
 from collections.abc import Iterable
@@ -11,6 +12,63 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 Case = TypeVar("Case")
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """Test that may be in a sample.
+
+    Attributes:
+        file: Name of the file of which a sample has a share of the tests;
+            None: the test is none of these.
+        group: Name of the function or functions whose cases it is one of.
+        cases: Number of these cases in a sample; None: no such number.
+        is_always: Whether every sample has it.
+    """
+
+    file: str | None = None
+    group: str = ""
+    cases: int | None = None
+    is_always: bool = False
+
+
+def left_out(
+    tests: Sequence[Listed],
+    seed: int,
+    *,
+    share_of_files: float,
+    share_of_tests: float,
+) -> set[int]:
+    """Returns the tests that are not in a sample.
+
+    Of cases with a number, it has as many of each group. Of what is left in
+    files it has a share of the files and, of each of these, of the tests.
+
+    Args:
+        tests: All tests.
+        seed: Seed of the drawing.
+        share_of_files: From 0 to 1.
+        share_of_tests: Likewise.
+
+    Returns:
+        Their places in `tests`.
+    """
+    cases: dict[str, list[int]] = {}
+    counts: dict[str, int] = {}
+    files: dict[str, list[int]] = {}
+    for place, test in enumerate(tests):
+        if not test.is_always and test.cases is not None:
+            cases.setdefault(test.group, []).append(place)
+            counts[test.group] = test.cases
+    out = {place for each in cases.values() for place in each}
+    out -= {*sample(cases, counts, seed)}
+    for place, test in enumerate(tests):
+        if not test.is_always and test.file is not None and place not in out:
+            files.setdefault(test.file, []).append(place)
+    for name in {*files} - few(files, share_of_files, seed):
+        out.update(files.pop(name))
+    kept = {*share(files, share_of_tests, seed)}
+    return out | {p for each in files.values() for p in each if p not in kept}
 
 
 def sample(

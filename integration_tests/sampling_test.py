@@ -1,6 +1,9 @@
 """Tests of samples of test matrices."""
 
+import dataclasses
+
 import sampling
+from sampling import Listed
 
 _CASES = {"one": list(range(50)), "other": list(range(50))}
 _COUNTS = {"one": 5, "other": 60}
@@ -50,3 +53,39 @@ def test_a_share_of_the_files() -> None:
     }
     assert ever == {*names}
     assert sampling.few([], 0.4, 7) == set()
+
+
+def _left_out(tests: list[Listed], seed: int, files: float = 0.3) -> set[int]:
+    return sampling.left_out(
+        tests, seed, share_of_files=files, share_of_tests=0.1
+    )
+
+
+def test_tests_that_every_sample_has_are_never_left_out() -> None:
+    """Neither by their files nor by their numbers of cases."""
+    tests = [
+        Listed(f"{n % 9}.py", f"f{n % 9}", cases=1 if n % 2 else None)
+        for n in range(90)
+    ]
+    always = [dataclasses.replace(each, is_always=True) for each in tests]
+    for seed in range(20):
+        out = _left_out(tests + always, seed)
+        # The others are drawn as if these were not there.
+        assert out == _left_out(tests, seed)
+        assert max(out) < len(tests)
+        assert len(out) > len(tests) / 2
+
+
+def test_a_sample_has_cases_by_their_number_and_others_by_share() -> None:
+    tests = [Listed(None, "matrix", 4) for _ in range(20)]
+    tests += [Listed("a.py", "f") for _ in range(20)]
+    tests += [Listed("b.py", "g") for _ in range(20)]
+    # Unit tests, without a file or a number.
+    tests += [Listed() for _ in range(5)]
+    out = _left_out(tests, 7, files=1.0)
+    assert [len(out & {*range(at, at + 20)}) for at in (0, 20, 40)] == [
+        *(16, 18, 18)
+    ]
+    assert len(out) == 16 + 18 + 18
+    out = _left_out(tests, 7, files=0.5)
+    assert len(out) == 16 + 18 + 20

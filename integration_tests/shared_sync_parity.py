@@ -285,9 +285,14 @@ def largest_difference(actual: Trained, expected: Trained) -> float:
 
 
 def assert_same(
-    actual: Trained, expected: Trained, tolerance: float = TOLERANCE
+    actual: Trained,
+    expected: Trained,
+    tolerance: float = TOLERANCE,
+    loss_tolerance: float = 1e-5,
 ) -> None:
     """Checks the losses, and all variables."""
-    np.testing.assert_allclose(actual.losses, expected.losses, rtol=1e-5)
+    np.testing.assert_allclose(
+        actual.losses, expected.losses, rtol=loss_tolerance
+    )
     difference = largest_difference(actual, expected)
     assert difference <= tolerance, f"{difference:.2g} is too much"
