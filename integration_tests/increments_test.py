@@ -183,9 +183,10 @@ def test_rows_by_id_are_restored_anywhere(
     manager.sync()
     ids, rows = layer.export()
     assert sum(".increments" in prefix for prefix in expected) == 2
-    # Rows and records of the ids that steps have met since.
+    # Rows and records of the ids that steps have met since; and of both shards
+    # the record that counts its changes.
     rows_in = _rows_in(manager.checkpoints[1])
-    assert (len(rows_in), len(set(rows_in))) == (64, 32)
+    assert (len(rows_in), len(set(rows_in))) == (2 * 32 + 2, 32 + 2)
     with strategies[3].scope():
         other = _by_id()
     alone = _by_id()
