@@ -23,6 +23,7 @@ from tfps_plugin.variables.dynamic.shard import evictor
 from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard import tallies
 from tfps_plugin.variables.dynamic.shard.found import Asker
+from tfps_plugin.variables.dynamic.shard.hash_index import HashIndex
 from tfps_plugin.variables.dynamic.shard.rules import Rules
 from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
@@ -83,7 +84,7 @@ class _Shard:
 
     def _trace(self) -> None:
         """Begins with a new directory."""
-        name = uuid.uuid4().hex
+        name = self._name = uuid.uuid4().hex
         self._tallies = Tallies(name)
         self._directory = ShardDirectory(
             name,
@@ -141,6 +142,16 @@ class _Shard:
         }
         assert len(set(found.values())) == len(found)
         return found
+
+    def num_places(self) -> int:
+        """Returns the number of places that the hash table has."""
+        keys, _ = tf.raw_ops.LookupTableExportV2(
+            # By its name, the table that is there.
+            table_handle=HashIndex(self._name, 1)._handle(),
+            Tkeys=tf.int64,
+            Tvalues=tf.int32,
+        )
+        return int(keys.shape[0])
 
     def tally(self, number: int) -> int:
         return int(self._tallies.read()[number])
@@ -376,9 +387,12 @@ def test_rows_of_flight_are_protected(
 
 def test_the_index_is_filled_anew_when_its_places_run_out() -> None:
     shard = _Shard(eviction=Eviction("least_recent"))
+    shard.make([5])
+    before = shard.num_places()
     for step in range(800):
         ids = range(step * 20, step * 20 + 20)
         assert len(shard.make(ids)) == 20
+    assert shard.num_places() == before
     assert shard.tally(tallies.MADE) == 800 * 20
     assert shard.tally(tallies.MADE) - shard.tally(tallies.EVICTED) == len(
         shard.look(range(800 * 20))

@@ -1,16 +1,13 @@
-"""Tests of a directory against a plain dict of rows."""
+"""Tests of the directory of one shard; `histories_test` has its histories."""
 
 import concurrent.futures
 import threading
 import uuid
 from collections.abc import Sequence
 
-import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import stateful
-from hypothesis import strategies as st
 
 from tfps_plugin.variables.dynamic import id_hashing
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
@@ -18,6 +15,7 @@ from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard.found import Asker
+from tfps_plugin.variables.dynamic.shard.hash_index import HashIndex
 from tfps_plugin.variables.dynamic.shard.rules import Rules
 from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
@@ -35,40 +33,25 @@ _POOL = [
     2**63 - 1,
     *np.random.default_rng(3).integers(_LOWEST, 2**63 - 1, 60).tolist(),
 ]
-_IDS = st.lists(st.sampled_from(_POOL), max_size=12, unique=True)
 
 
 class _Shard:
-    """Variables of this process, with several directories to go to."""
+    """Variables of this process, and their directory."""
 
     def __init__(
         self,
-        num_directories: int = 1,
         numbers: range = range(_SPACE.num_rows),
         space: RowSpace = _SPACE,
     ) -> None:
         self.numbers = numbers
-        self._space = space
         self.rows = tf.Variable(tf.zeros([len(numbers), 3]))
         self.records = tf.Variable(tf.zeros([len(numbers), 2], tf.int64))
-        self._functions = [self._traced() for _ in range(num_directories)]
-        self._now = 0
-
-    def clear(self) -> None:
-        """Empties the table, as a restore would."""
-        self.rows.assign(tf.zeros_like(self.rows))
-        self.records.assign(tf.zeros_like(self.records))
-
-    def go_elsewhere(self) -> None:
-        """Goes on with another directory, as on another ps."""
-        self._now = (self._now + 1) % len(self._functions)
-
-    def _traced(self) -> tuple[tf.types.experimental.ConcreteFunction, ...]:
+        self.name = uuid.uuid4().hex
         directory = ShardDirectory(
-            uuid.uuid4().hex,
-            self.numbers,
+            self.name,
+            numbers,
             ShardParts(self.rows, self.records),
-            Rules("items", self._space, _INITIAL),
+            Rules("items", space, _INITIAL),
         )
 
         def find(ids: tf.Tensor, asker: Asker) -> tuple[tf.Tensor, ...]:
@@ -76,21 +59,29 @@ class _Shard:
 
         traced = tf.function(find, autograph=False)
         vector = tf.TensorSpec([None], tf.int64)
-        return tuple(
+        self._training, self._looking = (
             traced.get_concrete_function(vector, asker)
             for asker in (Asker.STEP, Asker.READER)
         )
 
+    def num_places(self) -> int:
+        """Returns the number of places that the hash table has."""
+        keys, _ = tf.raw_ops.LookupTableExportV2(
+            # By its name, the table that is there.
+            table_handle=HashIndex(self.name, 1)._handle(),
+            Tkeys=tf.int64,
+            Tvalues=tf.int32,
+        )
+        return int(keys.shape[0])
+
     def make(self, ids: Sequence[int]) -> np.ndarray:
-        training, _ = self._functions[self._now]
-        rows, are_present = training(tf.constant(ids, tf.int64))
+        rows, are_present = self._training(tf.constant(ids, tf.int64))
         assert np.all(are_present)
         return rows.numpy()
 
     def look(self, ids: Sequence[int]) -> dict[int, int]:
         """Returns the rows of those ids that have one."""
-        _, looking = self._functions[self._now]
-        rows, are_present = looking(tf.constant(ids, tf.int64))
+        rows, are_present = self._looking(tf.constant(ids, tf.int64))
         return {
             one: int(row)
             for one, row, is_present in zip(
@@ -98,77 +89,6 @@ class _Shard:
             )
             if is_present
         }
-
-
-_shard = _Shard(num_directories=3)
-
-
-class Directories(stateful.RuleBasedStateMachine):
-    """Makes rows, writes them, moves and restores; a dict is the truth."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shard = _shard
-        self.shard.clear()
-        self.truth: dict[int, np.ndarray] = {}
-        self.saved: tuple[np.ndarray, np.ndarray] | None = None
-        self.saved_truth: dict[int, np.ndarray] = {}
-
-    @stateful.rule(ids=_IDS, value=st.integers(-9, 9))
-    def train(self, ids: list[int], value: int) -> None:
-        rows = self.shard.make(ids)
-        assert len(set(rows)) == len(ids)
-        for one, row in zip(ids, rows, strict=True):
-            if one not in self.truth:
-                first = _INITIAL.of(tf.constant([one], tf.int64))
-                self.truth[one] = first.numpy()[0]
-            np.testing.assert_array_equal(
-                self.shard.rows[int(row)], self.truth[one]
-            )
-            self.truth[one] = np.full(3, value, np.float32)
-        self.shard.rows.scatter_update(
-            tf.IndexedSlices(tf.fill([len(ids), 3], float(value)), rows)
-        )
-
-    @stateful.rule(ids=_IDS)
-    def evaluate(self, ids: list[int]) -> None:
-        found = self.shard.look(ids)
-        assert set(found) == set(ids) & set(self.truth)
-        for one, row in found.items():
-            np.testing.assert_array_equal(self.shard.rows[row], self.truth[one])
-
-    @stateful.rule()
-    def move(self) -> None:
-        self.shard.go_elsewhere()
-
-    @stateful.rule()
-    def save(self) -> None:
-        self.saved = (
-            np.array(self.shard.rows.numpy()),
-            np.array(self.shard.records.numpy()),
-        )
-        self.saved_truth = dict(self.truth)
-
-    @stateful.precondition(lambda self: self.saved is not None)
-    @stateful.rule()
-    def restore(self) -> None:
-        assert self.saved is not None
-        rows, records = self.saved
-        self.shard.rows.assign(rows)
-        self.shard.records.assign(records)
-        self.truth = dict(self.saved_truth)
-
-    @stateful.invariant()
-    def every_row_is_there(self) -> None:
-        found = self.shard.look(_POOL)
-        assert set(found) == set(self.truth)
-        assert len(set(found.values())) == len(found)
-
-
-Directories.TestCase.settings = hypothesis.settings(
-    max_examples=10, stateful_step_count=12, deadline=None
-)
-test_rows_are_those_of_a_dict = Directories.TestCase
 
 
 def test_a_full_shard_names_the_table() -> None:
@@ -185,11 +105,20 @@ def test_a_full_shard_names_the_table() -> None:
 
 def test_the_hash_table_never_grows() -> None:
     shard = _Shard()
-    random = np.random.default_rng(1)
-    ids = random.integers(_LOWEST, 2**63 - 1, 500).tolist()
-    for start in range(0, 500, 50):
+    shard.make([5])
+    before = shard.num_places()
+    # Every row of the table.
+    candidates = tf.range(10_000, dtype=tf.int64)
+    buckets = id_hashing.buckets_of(candidates).numpy()
+    count = _SPACE.rows_per_bucket - RowSpace.RESERVED
+    ids = np.concatenate(
+        [np.flatnonzero(buckets == b)[:count] for b in range(NUM_BUCKETS)]
+    ).tolist()
+    assert len(ids) == NUM_BUCKETS * count
+    for start in range(0, len(ids), 50):
         shard.make(ids[start : start + 50])
-    assert len(shard.look(ids)) == 500
+    assert len(shard.look(ids)) == len(ids)
+    assert shard.num_places() == before
 
 
 def test_only_rows_of_ids_are_marked_as_used() -> None:
