@@ -1,6 +1,7 @@
 """Tests of admission and eviction of one shard, against plain Python."""
 
 import collections
+import functools
 import uuid
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ _INITIAL = InitialRows("normal", (0.0, 1.0), 5, 3, tf.float32)
 _PER_BUCKET = _SPACE.rows_per_bucket - RowSpace.RESERVED
 _ROOM = NUM_BUCKETS * _PER_BUCKET
 _FIRST_SLOT = 0.5
+_VECTOR = [tf.TensorSpec([None], tf.int64)]
 
 
 class _Shard:
@@ -94,10 +96,15 @@ class _Shard:
             self._seconds,
         )
 
-        def find(ids: tf.Tensor, asker: Asker) -> tuple[tf.Tensor, ...]:
+        def find(asker: Asker, ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
             return self._directory.find(ids, asker).tensors
 
-        self._find = tf.function(find, autograph=False)
+        self._find = {
+            asker: tf.function(
+                functools.partial(find, asker), _VECTOR, autograph=False
+            )
+            for asker in Asker
+        }
 
     def train(self, ids: Sequence[int]) -> dict[int, int]:
         """Makes a step, which changes rows and slots; returns the rows."""
@@ -129,10 +136,7 @@ class _Shard:
         return self._found(Asker.READER, ids)
 
     def _found(self, asker: Asker, ids: Sequence[int]) -> dict[int, int]:
-        function = self._find.get_concrete_function(
-            tf.TensorSpec([None], tf.int64), asker
-        )
-        rows, are_present = function(tf.constant(ids, tf.int64))
+        rows, are_present = self._find[asker](tf.constant(ids, tf.int64))
         found = {
             one: int(row)
             for one, row, is_present in zip(

@@ -39,6 +39,7 @@ pytestmark = pytest.mark.timeout(300)
 
 _LOWEST = -(2**63)
 _FIRST_SLOT = 0.5
+_VECTOR = [tf.TensorSpec([None], tf.int64)]
 # So few that histories are longer.
 _PROTECTED = 3
 _CUTS = {1: (0, 64), 2: (0, 21, 64), 3: (0, 20, 43, 64)}
@@ -230,18 +231,21 @@ class _Shard:
             rules,
         )
 
-        def find(ids: tf.Tensor, asker: Asker) -> tuple[tf.Tensor, ...]:
-            return directory.find(ids, asker).tensors
+        def find(asker: Asker, ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            # Traced once.
+            with mock.patch.object(evictor, "PROTECTED_LOOKUPS", _PROTECTED):
+                return directory.find(ids, asker).tensors
 
-        self._traced = tf.function(find, autograph=False)
+        self._find = {
+            asker: tf.function(
+                functools.partial(find, asker), _VECTOR, autograph=False
+            )
+            for asker in Asker
+        }
 
     def find(self, ids: Sequence[int], asker: Asker) -> dict[int, int]:
         """Returns the rows of those ids that have one, as the table counts."""
-        with mock.patch.object(evictor, "PROTECTED_LOOKUPS", _PROTECTED):
-            function = self._traced.get_concrete_function(
-                tf.TensorSpec([None], tf.int64), asker
-            )
-        rows, are_present = function(tf.constant(ids, tf.int64))
+        rows, are_present = self._find[asker](tf.constant(ids, tf.int64))
         return {
             one: self.numbers.start + int(row)
             for one, row, is_present in zip(

@@ -1,6 +1,7 @@
 """Tests of the directory of one shard; `histories_test` has its histories."""
 
 import concurrent.futures
+import functools
 import threading
 import uuid
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 _LOWEST = -(2**63)
 _DEADLINE_SECONDS = 60.0
 _NUM_THREADS = 8
+_VECTOR = [tf.TensorSpec([None], tf.int64)]
 _SPACE = RowSpace.for_capacity(500)
 _INITIAL = InitialRows("normal", (0.0, 1.0), 5, 3, tf.float32)
 _POOL = [
@@ -54,15 +56,15 @@ class _Shard:
             Rules("items", space, _INITIAL),
         )
 
-        def find(ids: tf.Tensor, asker: Asker) -> tuple[tf.Tensor, ...]:
+        def find(asker: Asker, ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
             return directory.find(ids, asker).tensors
 
-        traced = tf.function(find, autograph=False)
-        vector = tf.TensorSpec([None], tf.int64)
-        self._training, self._looking = (
-            traced.get_concrete_function(vector, asker)
-            for asker in (Asker.STEP, Asker.READER)
-        )
+        self._find = {
+            asker: tf.function(
+                functools.partial(find, asker), _VECTOR, autograph=False
+            )
+            for asker in Asker
+        }
 
     def num_places(self) -> int:
         """Returns the number of places that the hash table has."""
@@ -75,13 +77,13 @@ class _Shard:
         return int(keys.shape[0])
 
     def make(self, ids: Sequence[int]) -> np.ndarray:
-        rows, are_present = self._training(tf.constant(ids, tf.int64))
+        rows, are_present = self._find[Asker.STEP](tf.constant(ids, tf.int64))
         assert np.all(are_present)
         return rows.numpy()
 
     def look(self, ids: Sequence[int]) -> dict[int, int]:
         """Returns the rows of those ids that have one."""
-        rows, are_present = self._looking(tf.constant(ids, tf.int64))
+        rows, are_present = self._find[Asker.READER](tf.constant(ids, tf.int64))
         return {
             one: int(row)
             for one, row, is_present in zip(
@@ -168,6 +170,7 @@ def test_lookups_that_build_the_index_at_once_find_every_row() -> None:
     ids = random.integers(_LOWEST + 3, 2**63 - 1, 90_000).tolist()
     shard.make(ids)
     some = ids[::900]
+    shard.look(some)
     barrier = threading.Barrier(_NUM_THREADS)
 
     def look_up_first() -> int:
