@@ -186,6 +186,17 @@ def test_tables_of_both_kinds_are_exported(
         np.testing.assert_array_equal(
             tables["embed/ads"].rows, embed.get_embedding_tables()["ads"]
         )
+        # None of these ids is in a batch.
+        inputs = {"ad": _ADS[:3], "item0": _POOL[_PLACES[:3]] + 1}
+        found = embed({k: tf.constant(v) for k, v in inputs.items()})
+        np.testing.assert_allclose(
+            tables["embed/items0"].lookup(inputs["item0"]).sum(1),
+            found["item0"],
+            rtol=1e-6,
+        )
+        np.testing.assert_array_equal(
+            tables["embed/ads"].lookup(inputs["ad"]), found["ad"]
+        )
         # Neither rows, nor what tells whose they are.
         assert sorted(map(np.ndim, tables.dense.values())) == [1, 2]
 

@@ -274,11 +274,11 @@ def test_a_row_that_goes_to_another_id_meanwhile_is_not_exported_as_its_own(
         found = tables["items"].lookup([number])[0]
         np.testing.assert_array_equal(found, expected[number])
     # The row of before, or none.
-    found = tables["items"].lookup([3])
+    found = tables["items"].lookup([3], "zeros")
     assert np.array_equal(found, before) or not found.any()
     tfps.export_changes(model, tmp_path)
     tables.refresh()
-    assert not tables["items"].lookup([3]).any()
+    assert not tables["items"].lookup([3], "zeros").any()
     np.testing.assert_array_equal(tables["items"].lookup([1000]), [[7.0] * 4])
 
 
@@ -312,5 +312,9 @@ def test_strings_are_exported_with_every_consistency(
         tables["items"].lookup(names), layer(tf.constant(names))
     )
     assert len(tables["items"].ids) == 150
-    assert not tables["items"].lookup(["", "another"]).any()
+    others = np.array(["", "another"])
+    np.testing.assert_array_equal(
+        tables["items"].lookup(others), layer(tf.constant(others))
+    )
+    assert not tables["items"].lookup(others, "zeros").any()
     tfps.ClusterCoordinator(strategy).close()
