@@ -13,6 +13,7 @@ import pytest
 import shared_descriptions
 import shared_rows
 import tensorflow as tf
+from shared_gate import Gate
 
 import tfps_plugin as tfps
 from tfps_plugin.coordinator.elastic import follower
@@ -21,6 +22,8 @@ _SPLITS = 40
 _ROWS = 40 * 48
 _JOIN_SECONDS = 60.0
 _EXIT_SECONDS = 20.0
+# A worker that nothing holds leaves within a second.
+_HELD_SECONDS = 3.0
 
 _CONSISTENCIES: dict[str, tfps.Async | tfps.Sync | tfps.BoundedStaleness] = {
     "async": tfps.Async(),
@@ -271,8 +274,39 @@ class Preemption(keras.callbacks.Callback):
             self._cluster.start("worker", 0)
 
 
-@pytest.mark.parametrize("name", ["async", "local steps", "bounded", "sync"])
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        *[(name, None) for name in _CONSISTENCIES],
+        *[(name, "/job:worker/task:0") for name in _CONSISTENCIES],
+    ],
+)
 def test_a_worker_that_is_preempted_loses_nothing(
+    cluster: tfps.LocalCluster,
+    name: str,
+    device: str | None,
+    request: pytest.FixtureRequest,
+) -> None:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver, consistency=_CONSISTENCIES[name]
+    )
+    coordinator = tfps.ClusterCoordinator(strategy)
+    request.addfinalizer(coordinator.close)
+    model, _ = shared_rows.model(strategy, _ROWS, device)
+    preemption = Preemption(cluster)
+    model.fit(**_splits(), callbacks=[preemption], verbose=0)
+    counts = shared_rows.counts(model)
+    assert counts.max() == 1
+    # A step with backup workers does without the gradients of one worker.
+    assert name == "backup" or counts.min() == 1
+    assert coordinator.counters.value("workers_left") == 1
+    assert coordinator.counters.value("workers_lost") == 0
+    assert coordinator.counters.value("steps_again") == 0
+    assert coordinator.counters.value("closures_retried") == 0
+
+
+@pytest.mark.parametrize("name", ["async", "sync", "backup"])
+def test_a_preempted_worker_loses_nothing_of_a_custom_loop(
     cluster: tfps.LocalCluster, name: str, request: pytest.FixtureRequest
 ) -> None:
     strategy = tfps.ParameterServerStrategy(
@@ -281,12 +315,86 @@ def test_a_worker_that_is_preempted_loses_nothing(
     coordinator = tfps.ClusterCoordinator(strategy)
     request.addfinalizer(coordinator.close)
     model, _ = shared_rows.model(strategy, _ROWS)
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        def on_batch(x: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model.loss(x, model(x, training=True)))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            model.optimizer.apply(gradients, model.trainable_variables)
+            return tf.reduce_sum(x)
+
+        return strategy.run(on_batch, args=(x,))
+
     preemption = Preemption(cluster)
-    model.fit(**_splits(), callbacks=[preemption], verbose=0)
+    for number, (x, _) in enumerate(shared_rows.numbers(0, _ROWS)):
+        coordinator.schedule(step, args=(x,))
+        preemption.on_train_batch_end(number)
+    coordinator.join()
     np.testing.assert_array_equal(shared_rows.counts(model), 1)
+    assert int(model.optimizer.iterations) == _ROWS // shared_rows.BATCH
     assert coordinator.counters.value("workers_left") == 1
     assert coordinator.counters.value("workers_lost") == 0
-    assert coordinator.counters.value("steps_again") == 0
+    assert coordinator.counters.value("closures_retried") == 0
+
+
+def test_a_preempted_worker_ends_what_others_have_begun_on_it(
+    cluster: tfps.LocalCluster, gate: Gate, request: pytest.FixtureRequest
+) -> None:
+    strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
+    coordinator = tfps.ClusterCoordinator(strategy)
+    request.addfinalizer(coordinator.close)
+    with strategy.scope():
+        total = tf.Variable(0)
+    own_index = coordinator.create_per_worker_dataset(
+        lambda context: tf.data.Dataset.from_tensors(
+            context.input_pipeline_id
+        ).repeat()
+    )
+
+    @tf.function
+    def step(iterator: Any) -> tf.Tensor:
+        is_held = tf.equal(next(iterator), 1)
+        with tf.control_dependencies([total.assign_add(1)]):
+            passed = gate.passing(is_held)
+        with (
+            tf.control_dependencies([passed]),
+            tf.device("/job:worker/task:0"),
+        ):
+            return tf.random.uniform([])
+
+    has_left = threading.Event()
+
+    def note(event: tfps.events.Event) -> None:
+        if isinstance(event, tfps.events.WorkerLeft):
+            has_left.set()
+
+    coordinator.events.subscribe(note)
+
+    process = cluster.process("worker", 0)
+
+    def preempt() -> None:
+        gate.let_others_pass()
+        process.send_signal(signal.SIGTERM)
+        left_too_soon = has_left.wait(_HELD_SECONDS)
+        gate.open()
+        assert not left_too_soon
+
+    gate.once_reached(preempt)
+    iterator = iter(own_index)
+    results = [coordinator.schedule(step, args=(iterator,)) for _ in range(20)]
+    assert has_left.wait(_JOIN_SECONDS)
+    assert process.wait(_EXIT_SECONDS) == 0
+    # What has not begun waits for it.
+    cluster.start("worker", 0)
+    coordinator.join()
+    gate.assert_acted()
+    assert total.numpy() == 20
+    assert coordinator.counters.value("closures_retried") == 0
+    assert coordinator.counters.value("workers_lost") == 0
+    # Also those that were on the worker that has left.
+    assert len(coordinator.fetch(results)) == 20
 
 
 def test_a_worker_without_a_chief_ends_at_once() -> None:

@@ -27,6 +27,9 @@ _CONSISTENCIES: dict[str, Callable[[], Any]] = {
     "bounded": lambda: tfps.BoundedStaleness(2),
 }
 _EPOCHS = 4
+# More than are trained in the time of a test.
+_MANY_EPOCHS = 1000
+_PROMPT_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -189,4 +192,101 @@ def test_variables_placed_by_hand_are_restored_where_they_were(
     variables = [*model.weights, *model.optimizer.variables]
     assert all("task:1" in v.value.device for v in variables)
     shared_halves.fit(model, epochs=1)
+    coordinator.close()
+
+
+def _add_again(
+    cluster: tfps.LocalCluster, coordinator: tfps.ClusterCoordinator
+) -> None:
+    """Has the removed worker belong to the cluster again."""
+    process = cluster.process("worker", _PINNED)
+    assert process.wait(_PROMPT_SECONDS) == 0
+    cluster.start("worker", _PINNED)
+    address = cluster.cluster_spec.worker_addresses[_PINNED]
+    assert coordinator.add_worker(address) == _PINNED
+
+
+@pytest.mark.parametrize("name", _CONSISTENCIES)
+def test_training_ends_when_a_worker_is_removed_that_it_names(
+    cluster: tfps.LocalCluster, name: str
+) -> None:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver, consistency=_CONSISTENCIES[name]()
+    )
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        model = shared_halves.halves(None, f"/job:worker/task:{_PINNED}")
+    remove = At({2: lambda: coordinator.remove_worker(_PINNED)})
+    with pytest.raises(errors.PlacementError, match=f"worker {_PINNED}, which"):
+        model.fit(
+            shared_halves.FEATURES,
+            shared_halves.TARGETS,
+            batch_size=4,
+            epochs=_MANY_EPOCHS,
+            callbacks=[remove],
+            verbose=0,
+        )
+    assert _PINNED not in coordinator.worker_indices
+    # Others go on with what does not name it.
+    with strategy.scope():
+        other = shared_halves.halves(None, None)
+    shared_halves.fit(other, epochs=1)
+    with strategy.scope():
+        again = shared_halves.halves(None, f"/job:worker/task:{_PINNED}")
+    with pytest.raises(errors.PlacementError, match=f"no worker {_PINNED}"):
+        shared_halves.fit(again, epochs=1)
+    _add_again(cluster, coordinator)
+    shared_halves.fit(model, epochs=1)
+    coordinator.close()
+
+
+@pytest.mark.parametrize("name", ["async", "sync"])
+def test_a_loop_ends_when_a_worker_is_removed_that_it_names(
+    cluster: tfps.LocalCluster, name: str
+) -> None:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver, consistency=_CONSISTENCIES[name]()
+    )
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        total = tf.Variable(
+            0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+        )
+
+    def new_step(device: str | None) -> Any:
+        def on_worker(x: tf.Tensor) -> tf.Tensor:
+            with tf.device(device):
+                square = tf.square(x)
+            total.assign_add(square)
+            return square
+
+        return tf.function(lambda x: strategy.run(on_worker, args=(x,)))
+
+    step, free = new_step(f"/job:worker/task:{_PINNED}"), new_step(None)
+
+    def schedule(function: Any, number: int) -> list[tfps.RemoteValue]:
+        return [
+            coordinator.schedule(function, args=(tf.constant(1.0),))
+            for _ in range(number)
+        ]
+
+    results = schedule(step, 6)
+    coordinator.join()
+    coordinator.remove_worker(_PINNED)
+
+    def go_on() -> None:
+        schedule(step, 6)
+        coordinator.join()
+
+    # A function that was traced is called; one that is traced anew, refused.
+    with pytest.raises(errors.PlacementError, match=f"worker {_PINNED}"):
+        go_on()
+    schedule(free, 6)
+    coordinator.join()
+    # Results that were on the worker are with the chief.
+    assert len(coordinator.fetch(results)) == 6
+    _add_again(cluster, coordinator)
+    schedule(step, 6)
+    coordinator.join()
+    assert total.numpy() == 18.0
     coordinator.close()

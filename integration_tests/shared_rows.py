@@ -27,14 +27,36 @@ class Counting(keras.optimizers.SGD):
         super().update_step(tf.sign(gradient), variable, learning_rate)
 
 
-def model(strategy: Any, num_rows: int) -> tuple[keras.Model, Any]:
-    """Returns a model of the numbers of rows, and the steps of each worker."""
+class On(keras.layers.Layer):
+    """Has its inputs pass by a device; None: by none."""
+
+    def __init__(self, device: str | None) -> None:
+        super().__init__()
+        self.device = device
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns the inputs."""
+        with tf.device(self.device):
+            return 1.0 * inputs
+
+
+def model(
+    strategy: Any, num_rows: int, device: str | None = None
+) -> tuple[keras.Model, Any]:
+    """Returns a model of the numbers of rows, and the steps of each worker.
+
+    Args:
+        strategy: Has its variables.
+        num_rows: Number of rows.
+        device: Takes part in each step; None: no other does.
+    """
     with strategy.scope():
         steps = tf.Variable(0, per_worker_variable=True)
         made = keras.Sequential(
             [
                 keras.Input((), dtype="int64"),
                 keras.layers.Embedding(num_rows, 1, "zeros"),
+                On(device),
             ]
         )
 

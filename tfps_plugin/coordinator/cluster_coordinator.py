@@ -41,6 +41,7 @@ from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.inputs.worker_dataset import WorkerDatasets
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
+from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 from tfps_plugin.variables.per_worker.worker_resident import Residents
 
@@ -246,8 +247,11 @@ class ClusterCoordinator(
         residents = session.connection.part(Residents)
 
         def release(worker_index: int) -> None:
-            kept.bring_home(worker_index)
-            residents.release_worker(worker_index)
+            # It changes nothing that steps see. In `fit`, some may wait until
+            # the worker has left, which they name.
+            with steps_in_flight.finishing(None):
+                kept.bring_home(worker_index)
+                residents.release_worker(worker_index)
 
         return release
 
@@ -453,7 +457,10 @@ class ClusterCoordinator(
             queue.raise_error()
         call, step = self.functions.bind(fn, args, kwargs)
         remote_value = RemoteValue(
-            self._raise_pending, self._connection, self._kept
+            self._raise_pending,
+            self._connection,
+            self._kept,
+            is_spread=bool(call.pinned_workers),
         )
         if step is None or self._group_calls is None:
             queue.put(Closure(call, remote_value, bound_to))

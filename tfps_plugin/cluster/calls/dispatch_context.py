@@ -7,17 +7,37 @@ metrics, seeds, lookup tables, iterators) finds its worker here.
 
 import contextlib
 import threading
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
+from typing import Protocol
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.calls.worker_calls import InFlightCall
 from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 
 _thread_local = threading.local()
+
+
+class OtherWorkers(Protocol):
+    """Workers that a closure needs besides the one that runs it."""
+
+    def require(self, workers: Collection[int]) -> dict[int, int]:
+        """Keeps workers until the closure has ended, or `release`.
+
+        Args:
+            workers: Their indices.
+
+        Returns:
+            Their generations.
+
+        Raises:
+            Exception: If one is away, or not to be had.
+        """
+
+    def release(self) -> None:
+        """Lets the workers leave the cluster."""
 
 
 class DispatchContext(NamedTuple):
@@ -37,8 +57,8 @@ class DispatchContext(NamedTuple):
         call: Records what the call in flight needs; None: not recorded.
         cancellation: Ends the calls of this thread once it is started; None:
             nothing does.
-        require_workers: Returns the generations of other workers that a call
-            needs, or raises an exception if one is away; None: nobody knows.
+        other_workers: Those that the calls of the closure need; None: nobody
+            knows.
     """
 
     worker_index: int
@@ -49,7 +69,7 @@ class DispatchContext(NamedTuple):
     num_changes: int = 0
     call: InFlightCall | None = None
     cancellation: Any = None
-    require_workers: Callable[[Collection[int]], dict[int, int]] | None = None
+    other_workers: OtherWorkers | None = None
 
     @property
     def cpu_device(self) -> str:

@@ -53,16 +53,23 @@ class KeptResults:
             worker_index: A worker that is about to leave.
         """
         with self._lock:
-            results = [
-                result
-                for key in (worker_index, None)
-                for result in self._results.pop(key, ())
-            ]
-        for result in results:
-            try:
-                result.bring_home()
-            except errors.WorkerLostError as error:
-                _logger.warning(
-                    "A result of a worker that was to leave is lost: %s", error
-                )
-                return
+            own = list(self._results.pop(worker_index, ()))
+            shared = list(self._results.pop(None, ()))
+        for result in own:
+            if not _bring_home(result):
+                break  # the worker does not answer
+        for result in shared:
+            # Another worker may be the one that does not.
+            _bring_home(result)
+
+
+def _bring_home(result: Kept) -> bool:
+    """Brings a result to the chief; returns whether it has come."""
+    try:
+        result.bring_home()
+    except errors.WorkerLostError as error:
+        _logger.warning(
+            "A result of a worker that was to leave is lost: %s", error
+        )
+        return False
+    return True

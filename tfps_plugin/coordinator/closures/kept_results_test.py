@@ -33,7 +33,19 @@ def test_a_worker_that_has_died_is_told_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kept = KeptResults()
-    result = _Result(errors.WorkerLostError("gone"))
-    kept.add(0, result)
+    results = [_Result(errors.WorkerLostError("gone")) for _ in range(2)]
+    for result in results:
+        kept.add(0, result)
     kept.bring_home(0)
     assert "gone" in caplog.text
+    assert sum(each.num_brought for each in results) == 1, "none can be"
+
+
+def test_those_of_several_are_brought_though_one_has_died() -> None:
+    kept = KeptResults()
+    results = [_Result(errors.WorkerLostError("gone")) for _ in range(2)]
+    results += [_Result(), _Result()]
+    for result in results:
+        kept.add(None, result)
+    kept.bring_home(0)
+    assert [each.num_brought for each in results] == [1] * 4

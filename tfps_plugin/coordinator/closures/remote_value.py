@@ -53,6 +53,7 @@ class RemoteValue:
         "_event",
         "_fetched",
         "_has_ended",
+        "_is_spread",
         "_kept",
         "_lock",
         "_raise_pending",
@@ -65,6 +66,8 @@ class RemoteValue:
         raise_pending: Callable[[], None] | None = None,
         connection: Connection | None = None,
         kept: KeptResults | None = None,
+        *,
+        is_spread: bool = False,
     ) -> None:
         """Creates a value that is not ready.
 
@@ -75,8 +78,11 @@ class RemoteValue:
             connection: The connection to the result's cluster.
             kept: Brings the result to the chief when its worker leaves; None:
                 nothing does.
+            is_spread: Whether parts of it may be on other workers than the one
+                that runs the function, which names them by `tf.device`.
         """
         self._kept = kept
+        self._is_spread = is_spread
         self._raise_pending = raise_pending
         self._connection = connection
         self._has_ended = False
@@ -216,7 +222,7 @@ class RemoteValue:
         if state is ClosureState.DONE:
             self._result = outcome
             if self._kept is not None and outcome is not None:
-                self._kept.add(worker_index, self)
+                self._kept.add(None if self._is_spread else worker_index, self)
         elif state is ClosureState.FAILED:
             self._error = outcome
         else:

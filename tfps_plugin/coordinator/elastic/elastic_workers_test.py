@@ -9,9 +9,12 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeStrategy
 from tfps_plugin.monitoring import events
+from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -171,3 +174,64 @@ def test_a_worker_may_be_lost_while_it_leaves(
     assert ran_on == [leaving, 1 - leaving]
     assert list(coordinator.worker_indices) == [1 - leaving]
     assert coordinator.counters.value("workers_lost") == 1
+
+
+def test_a_worker_that_functions_of_others_need_leaves_after_them(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    num_begun: list[int] = []
+
+    def run() -> None:
+        num_begun.append(_worker_index())
+        begun.set()
+        assert go_on.wait(_TIMEOUT_SECONDS)
+
+    # Bound, because it must not run on the worker that it names.
+    value = coordinator.schedule_on(1, first_calls.exclusive(run, workers={0}))
+    assert begun.wait(_TIMEOUT_SECONDS)
+    with pytest.raises(TimeoutError, match="Worker 0 still runs"):
+        coordinator.remove_worker(0, timeout_seconds=0.1)
+    thread = threading.Thread(target=coordinator.remove_worker, args=(0,))
+    thread.start()
+    go_on.set()
+    thread.join(_TIMEOUT_SECONDS)
+    assert not thread.is_alive()
+    value.get()
+    assert num_begun == [1]
+    assert list(coordinator.worker_indices) == [1]
+
+
+def test_functions_that_need_a_removed_worker_fail_at_once(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    coordinator.remove_worker(0)
+    coordinator.schedule(first_calls.exclusive(_worker_index, workers={0}))
+    with pytest.raises(errors.PlacementError, match="on worker 0"):
+        coordinator.join()
+    assert coordinator.schedule(_worker_index).fetch() == 1
+
+
+def test_a_worker_leaves_without_the_steps_of_fit(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    """They may wait until it has left, because they name it."""
+
+    class Counter:
+        released: tuple[int, ...] = ()
+
+        def release_worker(self, worker_index: int) -> None:
+            steps_in_flight.finish()
+            self.released += (worker_index,)
+
+        def forget_worker(self, worker_index: int) -> None:
+            pass
+
+    def never() -> None:
+        raise AssertionError("Steps in flight were waited for.")
+
+    counter = Counter()
+    session.connection.part(Residents).add(counter)
+    with steps_in_flight.finishing(never):
+        coordinator.remove_worker(0)
+    assert counter.released == (0,)

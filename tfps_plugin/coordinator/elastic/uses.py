@@ -17,20 +17,21 @@ class Use:
 
     Attributes:
         workers: Indices of the workers, ascending.
+        has_ended: Whether it was released.
     """
 
     def __init__(
-        self, workers: Collection[int], end: Callable[[Collection[int]], None]
+        self, workers: Collection[int], end: Callable[["Use"], None]
     ) -> None:
         """Begins the use; see `Uses.begin`."""
         self.workers = sorted(workers)
-        self._end: Callable[[Collection[int]], None] | None = end
+        # Guarded by the lock of the `Uses`.
+        self.has_ended = False
+        self._end = end
 
     def release(self) -> None:
         """Ends the use; a second call does nothing."""
-        end, self._end = self._end, None
-        if end is not None:
-            end(self.workers)
+        self._end(self)
 
     def __del__(self) -> None:
         """Ends the use of a program that was interrupted."""
@@ -85,7 +86,10 @@ class Uses:
                 self._changed.wait(min(left_seconds, _WAKE_UP_SECONDS))
             return True
 
-    def _ended(self, workers: Collection[int]) -> None:
+    def _ended(self, use: Use) -> None:
         with self._lock:
-            self._numbers.subtract(workers)
+            if use.has_ended:
+                return
+            use.has_ended = True
+            self._numbers.subtract(use.workers)
             self._changed.notify_all()

@@ -16,6 +16,7 @@ from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
 from tfps_plugin.coordinator.members.failures import Failure
 from tfps_plugin.coordinator.members.failures import FailureKind
 from tfps_plugin.coordinator.members.failures import Verdict
+from tfps_plugin.coordinator.members.kept_workers import KeptWorkers
 from tfps_plugin.coordinator.members.membership import Membership
 from tfps_plugin.coordinator.members.pinned_workers import PinnedWorkers
 from tfps_plugin.coordinator.members.pinned_workers import WorkerAwayError
@@ -40,6 +41,7 @@ class Run(NamedTuple):
     generation: int
     began_at: float
     call: InFlightCall
+    kept: KeptWorkers | None
 
 
 class FailedRuns:

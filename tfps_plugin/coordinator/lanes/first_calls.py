@@ -33,8 +33,7 @@ def exclusive(
         the indices of the workers. On a lane, its first call in each
         generation of a worker, and after each change of the cluster, waits
         until no other such call runs on the worker, and others wait for it.
-        A call that needs a worker which is away is not made:
-        `DispatchContext.require_workers` raises.
+        A call that needs a worker which is away is not made: see `require`.
         On other threads it just calls the function. It may be called from any
         thread.
     """
@@ -58,16 +57,28 @@ def exclusive(
 
 
 def require(workers: Collection[int]) -> dict[int, int]:
-    """Raises an exception on a lane if another worker is away.
+    """Keeps other workers from leaving until the closure of a lane has ended.
 
     Args:
         workers: Indices of the workers that a call needs.
 
     Returns:
         The generations of those that are not the lane's own.
+
+    Raises:
+        PlacementError: If one was removed.
+        WorkerAwayError: If one is away or leaves; the closure runs later.
+        WorkerLostError: If one has been away for too long.
     """
     context = dispatch_context.current()
-    if not workers or context is None or context.require_workers is None:
+    if not workers or context is None or context.other_workers is None:
         return {}
-    own = context.worker_index
-    return context.require_workers([w for w in workers if w != own])
+    others = [each for each in workers if each != context.worker_index]
+    return context.other_workers.require(others) if others else {}
+
+
+def release() -> None:
+    """Lets the other workers of a lane's closure leave, before it waits."""
+    context = dispatch_context.current()
+    if context is not None and context.other_workers is not None:
+        context.other_workers.release()

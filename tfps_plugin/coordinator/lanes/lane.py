@@ -17,6 +17,7 @@ from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.coordinator.lanes.failed_runs import FailedRuns
 from tfps_plugin.coordinator.lanes.failed_runs import Run
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
+from tfps_plugin.coordinator.members.kept_workers import KeptWorkers
 from tfps_plugin.coordinator.members.membership import Membership
 from tfps_plugin.coordinator.members.pinned_workers import PinnedWorkers
 from tfps_plugin.monitoring.counters import Counters
@@ -205,6 +206,8 @@ class Lane:
             self._worker_calls.give_up(given_up.ident)
         if given_up.ident is not None:
             worker_fetches.give_up(given_up.ident)
+        if run.kept is not None:
+            run.kept.give_up()
         self._counters.increment("closures_abandoned")
         if self._queue.put_back(
             run.closure,
@@ -240,10 +243,20 @@ class Lane:
                     self._membership.generation(self._worker_index),
                     time.monotonic(),
                     InFlightCall(),
+                    None
+                    if self._pinned_workers is None
+                    else KeptWorkers(
+                        self._pinned_workers,
+                        is_bound=closure.bound_to is not None,
+                    ),
                 )
                 with self._lock:
                     self._run = run
                 self._make(run, device)
+                if run.kept is not None:
+                    # Once its end was told: a worker that leaves then may
+                    # have parts of the result.
+                    run.kept.release()
                 tensorflow_execution.forget_error(executor)
                 # Frees what the closure holds before the next one arrives.
                 del closure, run
@@ -268,11 +281,7 @@ class Lane:
                 num_changes=self._membership.num_changes,
                 call=run.call,
                 cancellation=run.closure.cancellation,
-                require_workers=(
-                    None
-                    if self._pinned_workers is None
-                    else self._pinned_workers.require
-                ),
+                other_workers=run.kept,
             )
             with dispatch_context.dispatching(context):
                 result = run.closure.call()

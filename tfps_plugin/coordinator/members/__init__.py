@@ -10,6 +10,7 @@ inspector.py           probes tasks
 watchdog.py            gives up silent tasks and hanging calls
 stall_detector.py      pure: when a task or a call has stalled
 pinned_workers.py      holds calls back whose other workers are away
+kept_workers.py        other workers of one run, which do not leave meanwhile
 presence.py            methods that tell which tasks take part
 ps_recovery.py         recovers lost parameter servers
 """

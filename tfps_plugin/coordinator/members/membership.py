@@ -3,6 +3,7 @@
 import collections
 import threading
 import time
+from collections.abc import Collection
 
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.elastic.uses import Use
@@ -137,6 +138,23 @@ class Membership:
         """Keeps the workers that are present, until they are released."""
         with self._lock:
             return self.uses.begin(set(self._roster.present) - self._leaving)
+
+    def use(
+        self, workers: Collection[int], *, also_leaving: bool = False
+    ) -> Use | None:
+        """Keeps some workers from leaving, until they are released.
+
+        Args:
+            workers: Their indices. They need not be present.
+            also_leaving: Whether it may be used what is about to leave.
+
+        Returns:
+            The use; None if one of them is about to leave.
+        """
+        with self._lock:
+            if not also_leaving and self._leaving.intersection(workers):
+                return None
+            return self.uses.begin(workers)
 
     def add(self, task: Task) -> None:
         """Adds a worker, which takes part as soon as it answers.

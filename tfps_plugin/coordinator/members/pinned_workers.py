@@ -5,6 +5,8 @@ import threading
 from collections.abc import Collection
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.spec import WORKER
+from tfps_plugin.coordinator.elastic.uses import Use
 from tfps_plugin.coordinator.members.membership import Membership
 
 _logger = logging.getLogger("tfps_plugin.coordinator")
@@ -42,14 +44,49 @@ class PinnedWorkers:
             workers: Their indices.
 
         Raises:
+            PlacementError: If one does not belong to the cluster: it was
+                removed, and nobody waits for it.
             WorkerAwayError: If one is away; the call is to be made later.
             WorkerLostError: If one has been away for too long.
         """
+        members = self._membership.indices
+        for worker in workers:
+            if worker not in members:
+                raise self._removed(worker, members)
         generations = {w: self._membership.generation(w) for w in workers}
         for worker, generation in generations.items():
             if not self._membership.is_present(worker, generation):
                 self._wait_for(worker, generation)
         return generations
+
+    def keep(
+        self, workers: Collection[int], *, also_leaving: bool = False
+    ) -> tuple[Use, dict[int, int]]:
+        """Keeps workers that a call needs from leaving.
+
+        Args:
+            workers: Their indices.
+            also_leaving: Whether the call may begin while one is about to
+                leave.
+
+        Returns:
+            Their use, to be released when the call has ended; and what
+            `require` returns.
+
+        Raises:
+            PlacementError: As `require`.
+            WorkerAwayError: Also if one is about to leave.
+            WorkerLostError: As `require`.
+        """
+        # Before it is known that they are there: so none can leave in between.
+        use = self._membership.use(workers, also_leaving=also_leaving)
+        if use is None:
+            raise WorkerAwayError(f"Of the workers {workers}, one leaves.")
+        try:
+            return use, self.require(workers)
+        except BaseException:
+            use.release()
+            raise
 
     def are_lost(self, generations: dict[int, int]) -> list[int]:
         """Returns the workers that a call needed and that were lost since.
@@ -62,6 +99,25 @@ class PinnedWorkers:
             for worker, generation in generations.items()
             if not self._membership.is_present(worker, generation)
         ]
+
+    def _removed(
+        self, worker: int, members: Collection[int]
+    ) -> errors.PlacementError:
+        """Returns the error for a worker that is not a member."""
+        tasks = self._membership.workers
+        known = tasks[worker] if worker < len(tasks) else None
+        return errors.PlacementError(
+            f"A function was not called, because tf.device places a part of it "
+            f"on worker {worker}, which does not belong to the cluster any "
+            "more. Expected one of "
+            f"{[f'/job:{WORKER}/task:{each}' for each in members]}. Received: "
+            f"tf.device('/job:{WORKER}/task:{worker}'). What to do: (1) name "
+            "another worker, in a new tf.function or before "
+            "another model.compile(); (2) add the worker again, with "
+            "coordinator.add_worker("
+            f"{'its address' if known is None else repr(known.address)}). See "
+            "docs/model_parallelism.md."
+        )
 
     def _wait_for(self, worker: int, generation: int) -> None:
         """Raises the error for a worker that is away."""

@@ -62,3 +62,63 @@ def test_a_worker_that_stays_away_is_an_error(membership: Membership) -> None:
         errors.WorkerLostError, match=r"has waited for worker 2.*it died"
     ):
         pinned.require([2])
+
+
+def _remove(membership: Membership, worker: int) -> None:
+    generation = membership.begin_to_leave(worker)
+    assert generation is not None
+    membership.leave(worker, generation, for_good=True)
+
+
+def test_nobody_waits_for_a_worker_that_was_removed(
+    membership: Membership,
+) -> None:
+    pinned = PinnedWorkers(membership, timeout_seconds=600.0)
+    generations = pinned.require([0, 1])
+    _remove(membership, 1)
+    assert pinned.are_lost(generations) == [1]
+    with pytest.raises(
+        errors.PlacementError,
+        match=r"on worker 1, .*\['/job:worker/task:0', '/job:worker/task:2'\]"
+        r".*Received: tf.device\('/job:worker/task:1'\).*"
+        r"add_worker\('worker-1:1'\)",
+    ):
+        pinned.require([0, 1])
+    # Also one that was away already.
+    membership.report_lost(2, 0, "it died")
+    with pytest.raises(WorkerAwayError):
+        pinned.require([2])
+    membership.retire(2)
+    with pytest.raises(errors.PlacementError, match="on worker 2"):
+        pinned.require([2])
+    assert pinned.require([0]) == {0: 0}
+    # One that this coordinator has never known, likewise.
+    with pytest.raises(errors.PlacementError, match="its address"):
+        pinned.require([3])
+
+
+def test_a_worker_that_is_kept_does_not_leave(membership: Membership) -> None:
+    pinned = PinnedWorkers(membership, timeout_seconds=600.0)
+    use, generations = pinned.keep([0, 1])
+    assert generations == {0: 0, 1: 0}
+    assert membership.begin_to_leave(1) == 0
+    assert not membership.uses.wait_until_free(1, 0.0)
+    with pytest.raises(WorkerAwayError, match="leaves"):
+        pinned.keep([0, 1])
+    also, _ = pinned.keep([1], also_leaving=True)
+    use.release()
+    assert not membership.uses.wait_until_free(1, 0.0)
+    also.release()
+    assert membership.uses.wait_until_free(1, 0.0)
+    membership.stay(1)
+    pinned.keep([1])[0].release()
+    assert membership.uses.wait_until_free(1, 0.0)
+
+
+def test_a_worker_that_is_not_there_is_not_kept(membership: Membership) -> None:
+    pinned = PinnedWorkers(membership, timeout_seconds=600.0)
+    membership.report_lost(1, 0, "it died")
+    with pytest.raises(WorkerAwayError):
+        pinned.keep([0, 1])
+    for worker in (0, 1):
+        assert membership.uses.wait_until_free(worker, 0.0)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.members.pinned_workers import WorkerAwayError
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
 from tfps_plugin.training.local import lengths
@@ -232,11 +233,17 @@ class WorkerReadRun(StepRun):
         # It is not replaced while this runs: some splits are unread.
         reader = self._reader
         while left > 0:
+            # It may have to wait for a split of a worker that leaves.
+            self._functions.release_workers()
             with reader.reading(lambda: self._account.unclaimed > 0) as share:
                 if share is None:
                     return
                 if share.is_infinite and self._num_steps is None:
                     raise endless()
+                try:
+                    self._functions.require_workers()
+                except WorkerAwayError:
+                    return  # with nothing claimed: another closure goes on
                 claim = self._account.claim(min(left, self._limit_of_a_call()))
                 token.claim = claim
                 if not claim.num_steps:

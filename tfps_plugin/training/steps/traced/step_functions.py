@@ -526,8 +526,17 @@ class StepFunctions:
         return numbers[value]
 
     def require_workers(self) -> None:
-        """Raises an exception on a lane if a worker that steps need is away."""
+        """Keeps the workers that steps need until the closure has ended.
+
+        Raises:
+            WorkerAwayError: If one is away or leaves; the closure runs later.
+            BaseException: If nobody waits for it any more.
+        """
         first_calls.require(self.pinned_workers)
+
+    def release_workers(self) -> None:
+        """Lets the workers that steps need leave, before a closure waits."""
+        first_calls.release()
 
     def commit(self, counted: Counted) -> None:
         """Adds the results of calls to the chief's metrics; no call may run.
