@@ -17,6 +17,7 @@ from shared_gate import Gate
 
 import tfps_plugin as tfps
 from tfps_plugin.coordinator.elastic import follower
+from tfps_plugin.coordinator.members.membership import Membership
 
 _SPLITS = 40
 _ROWS = 40 * 48
@@ -395,6 +396,49 @@ def test_a_preempted_worker_ends_what_others_have_begun_on_it(
     assert coordinator.counters.value("workers_lost") == 0
     # Also those that were on the worker that has left.
     assert len(coordinator.fetch(results)) == 20
+
+
+def test_a_worker_with_fewer_replicas_is_not_taken_in(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    refused: list[tuple[int, str]] = []
+    was_refused = threading.Event()
+    no_answer = Membership.no_answer
+
+    def note(membership: Membership, worker_index: int, reason: str) -> None:
+        no_answer(membership, worker_index, reason)
+        refused.append((worker_index, reason))
+        was_refused.set()
+
+    monkeypatch.setattr(Membership, "no_answer", note)
+    with (
+        tfps.LocalCluster(1, 1, logical_cpus_per_worker=2) as cluster,
+        # Its worker 1 serves under the next index of the other cluster.
+        tfps.LocalCluster(2, 1) as plain,
+    ):
+        strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
+        coordinator = tfps.ClusterCoordinator(strategy)
+        request.addfinalizer(coordinator.close)
+        assert strategy.replica_devices == ("/device:CPU:0", "/device:CPU:1")
+        address = plain.cluster_spec.worker_addresses[1]
+        assert coordinator.add_worker(address) == 1
+        assert was_refused.wait(_JOIN_SECONDS)
+        assert set(refused) == {
+            (
+                1,
+                "it lacks /device:CPU:1, which replicas of a worker compute on",
+            )
+        }
+        (_, added) = coordinator.presences()
+        assert not added.is_present
+        assert added.reason == refused[0][1]
+        # The other one trains on.
+        model, steps = shared_rows.model(strategy, _ROWS)
+        model.fit(**_splits(), verbose=0)
+        assert shared_rows.counts(model).min() == 1
+        assert int(steps.read_all()[1]) == 0
+        coordinator.remove_worker(1)
+        assert coordinator.worker_indices == (0,)
 
 
 def test_a_worker_without_a_chief_ends_at_once() -> None:

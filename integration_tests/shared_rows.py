@@ -28,9 +28,9 @@ class Counting(keras.optimizers.SGD):
 
 
 class On(keras.layers.Layer):
-    """Has its inputs pass by a device; None: by none."""
+    """Has its inputs pass by a device."""
 
-    def __init__(self, device: str | None) -> None:
+    def __init__(self, device: str) -> None:
         super().__init__()
         self.device = device
 
@@ -56,7 +56,7 @@ def model(
             [
                 keras.Input((), dtype="int64"),
                 keras.layers.Embedding(num_rows, 1, "zeros"),
-                On(device),
+                *([] if device is None else [On(device)]),
             ]
         )
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 
 import pytest
 
@@ -39,6 +40,7 @@ class _World:
     Attributes:
         silent: Addresses that do not answer.
         incarnations: Incarnations of restarted tasks, by address.
+        devices: Names of the devices of every task.
         posted: Addresses that received a message.
         freed: Addresses of tasks that were told to free leftovers.
         num_updates: Number of changes that TensorFlow has begun.
@@ -50,6 +52,7 @@ class _World:
         self._monkeypatch = monkeypatch
         self.silent: set[str] = set()
         self.incarnations: dict[str, int] = {}
+        self.devices: tuple[str, ...] = ()
         self.posted: list[str] = []
         self.freed: list[str] = []
         self.num_updates = 0
@@ -67,7 +70,7 @@ class _World:
             raise errors.TaskUnreachableError(
                 "nobody", address=address, reason="silent"
             )
-        return TaskStatus((), self.incarnations.get(address, 1))
+        return TaskStatus(self.devices, self.incarnations.get(address, 1))
 
     def probe_task(self, task: Task, timeout_seconds: float) -> TaskStatus:
         return self.probe(task.address, timeout_seconds)
@@ -187,6 +190,39 @@ def test_it_says_that_the_cluster_has_changed(world: _World) -> None:
     world.go_on()
     seen.append(session.num_changes)
     assert len(set(seen)) == 5
+
+
+def test_a_worker_without_devices_of_replicas_is_not_taken_in(
+    world: _World, connect: Callable[..., Session]
+) -> None:
+    session = connect()
+    asked: list[tuple[str, ...]] = []
+
+    def missing(devices: Sequence[str]) -> list[str]:
+        asked.append(tuple(devices))
+        needed = ("/device:CPU:0", "/device:CPU:1")
+        return [each for each in needed if each not in devices]
+
+    session.missing_devices = missing
+    worker = session.cluster.workers[1]
+    session.delist(worker)
+    num_updates = world.num_updates
+    world.devices = ("/device:CPU:0",)
+    with pytest.raises(
+        errors.TaskUnreachableError,
+        match="worker 1 cannot be taken in: it lacks /device:CPU:1, which "
+        "replicas of a worker compute on. Received: devices=/device:CPU:0",
+    ) as raised:
+        session.readmit(worker)
+    assert raised.value.reason.startswith("it lacks /device:CPU:1")
+    assert worker not in session.listed
+    assert world.num_updates == num_updates, "nothing was changed"
+    # Parameter servers compute no replica.
+    session.readmit(session.cluster.task("ps", 0))
+    world.devices = ("/device:CPU:0", "/device:CPU:1")
+    session.readmit(worker)
+    assert worker in session.listed
+    assert asked == [("/device:CPU:0",), ("/device:CPU:0", "/device:CPU:1")]
 
 
 def test_a_slow_chief_fails_no_readmission(
