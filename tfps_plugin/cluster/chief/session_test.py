@@ -210,8 +210,8 @@ def test_a_worker_without_devices_of_replicas_is_not_taken_in(
     world.devices = ("/device:CPU:0",)
     with pytest.raises(
         errors.TaskUnreachableError,
-        match="worker 1 cannot be taken in: it lacks /device:CPU:1, which "
-        "replicas of a worker compute on. Received: devices=/device:CPU:0",
+        match=r"worker 1 cannot be taken in: it lacks /device:CPU:1, which "
+        r"replicas of a worker compute on\. Received: devices=/device:CPU:0",
     ) as raised:
         session.readmit(worker)
     assert raised.value.reason.startswith("it lacks /device:CPU:1")
