@@ -21,6 +21,7 @@ from tfps_plugin.coordinator.members.membership import Membership
 
 _SPLITS = 40
 _ROWS = 40 * 48
+_ROWS_OF_LOOP = 480
 _JOIN_SECONDS = 60.0
 _EXIT_SECONDS = 20.0
 # A worker that nothing holds leaves within a second.
@@ -315,7 +316,7 @@ def test_a_preempted_worker_loses_nothing_of_a_custom_loop(
     )
     coordinator = tfps.ClusterCoordinator(strategy)
     request.addfinalizer(coordinator.close)
-    model, _ = shared_rows.model(strategy, _ROWS)
+    model, _ = shared_rows.model(strategy, _ROWS_OF_LOOP)
 
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
@@ -329,12 +330,12 @@ def test_a_preempted_worker_loses_nothing_of_a_custom_loop(
         return strategy.run(on_batch, args=(x,))
 
     preemption = Preemption(cluster)
-    for number, (x, _) in enumerate(shared_rows.numbers(0, _ROWS)):
+    for number, (x, _) in enumerate(shared_rows.numbers(0, _ROWS_OF_LOOP)):
         coordinator.schedule(step, args=(x,))
         preemption.on_train_batch_end(number)
     coordinator.join()
     np.testing.assert_array_equal(shared_rows.counts(model), 1)
-    assert int(model.optimizer.iterations) == _ROWS // shared_rows.BATCH
+    assert int(model.optimizer.iterations) == _ROWS_OF_LOOP // shared_rows.BATCH
     assert coordinator.counters.value("workers_left") == 1
     assert coordinator.counters.value("workers_lost") == 0
     assert coordinator.counters.value("closures_retried") == 0
