@@ -190,3 +190,23 @@ def test_a_task_that_does_not_exist_is_refused_before_anything_runs(
     with pytest.raises(errors.PlacementError, match=reason):
         coordinator.schedule(function, args=(tf.constant(2.0),))
     coordinator.join()
+
+
+def test_a_result_on_the_chief_is_refused_and_its_copy_is_fetched(
+    make: Make,
+) -> None:
+    coordinator = tfps.ClusterCoordinator(make())
+
+    @tf.function
+    def on_the_chief(x: tf.Tensor) -> Any:
+        with tf.device("/job:chief/task:0"):
+            doubled = 2.0 * x
+        with tf.device("/job:ps/task:0"):
+            return doubled, tf.identity(doubled)
+
+    result = coordinator.schedule(on_the_chief, args=(tf.constant([3.0]),))
+    there, copied = result.get()
+    assert "job:chief" in there.device
+    np.testing.assert_array_equal(copied.numpy(), [6.0])
+    with pytest.raises(errors.PlacementError, match=r"on the chief.*identity"):
+        result.fetch()

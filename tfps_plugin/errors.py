@@ -136,7 +136,11 @@ class VariableCreationError(TfpsError, ValueError):
 
 
 class PlacementError(TfpsError, ValueError):
-    """A function names a task by `tf.device` that the cluster does not have."""
+    """A function names a task by `tf.device` that cannot serve it.
+
+    The cluster does not have the task, or does not have it any more; or the
+    function returns what it computes on the chief.
+    """
 
 
 class StrategySupersededError(TfpsError, RuntimeError):

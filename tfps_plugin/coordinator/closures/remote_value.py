@@ -168,6 +168,7 @@ class RemoteValue:
             ClosureCancelledError: If the function was cancelled.
             WorkerLostError: If the result was on a worker that died before
                 it was fetched.
+            PlacementError: If the function computes it on the chief.
             StrategySupersededError: If a newer strategy has replaced the one
                 that ran the function.
             BaseException: The exception of the function.
@@ -193,6 +194,8 @@ class RemoteValue:
         try:
             return tf.nest.map_structure(_to_local, result)
         except tf.errors.OpError as error:
+            if "on a REMOTE handle" in str(error):
+                raise _on_the_chief() from error
             kind = failures.classify(
                 type(error).__name__, str(error), self._worker_index or 0
             ).kind
@@ -315,6 +318,24 @@ def _values(results: ReplicaResults | PerReplica) -> list[Any]:
         is_several = isinstance(value, PerReplica)
         found += _values(value) if is_several else [_to_local(value)]
     return found
+
+
+def _on_the_chief() -> errors.PlacementError:
+    """Returns the error for a result that TensorFlow does not hand out.
+
+    It takes what a worker's function has computed on the chief for a tensor of
+    another process, and then finds that it is not.
+    """
+    return errors.PlacementError(
+        "A result of a scheduled function cannot be fetched, because tf.device "
+        "places the operation that computes it on the chief, and TensorFlow "
+        "does not hand out what a worker's function computes there. Expected a "
+        "result that is on a worker or a parameter server. Received: "
+        "tf.device('/job:chief/task:0'). What to do: leave the device out, or "
+        "copy the result in the function, with "
+        "tf.device('/job:ps/task:0'): return tf.identity(result). The function "
+        "itself was completed. See docs/model_parallelism.md."
+    )
 
 
 def _first_line(error: BaseException) -> str:
