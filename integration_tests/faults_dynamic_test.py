@@ -1,6 +1,8 @@
 """Tests of tables without a vocabulary whose tasks die, come and go."""
 
+import gc
 import pathlib
+import weakref
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -119,92 +121,6 @@ def test_rows_are_found_after_ps_are_lost(
     _assert_every_id_has_one_row(model)
 
 
-@pytest.mark.parametrize(
-    "consistency", [tfps.Async(), tfps.Sync()], ids=lambda c: type(c).__name__
-)
-def test_rows_are_found_while_ps_come_and_go(
-    make: Make, consistency: Any
-) -> None:
-    with tfps.LocalCluster(num_workers=2, num_ps=2) as own:
-        strategy = tfps.ParameterServerStrategy(
-            own.cluster_resolver,
-            tfps.partitioners.FixedShardsPartitioner(2),
-            consistency=consistency,
-        )
-        coordinator = tfps.ClusterCoordinator(strategy)
-        with strategy.scope():
-            layer = tfps.layers.DynamicEmbedding(8, capacity=2000, name="ids")
-            model = keras.Sequential(
-                [
-                    keras.Input((4,), dtype="int64"),
-                    layer,
-                    keras.layers.Flatten(),
-                    keras.layers.Dense(1),
-                ]
-            )
-            model.compile(keras.optimizers.Adam(0.01), "mse")
-        before = _fit(
-            model,
-            {
-                20: lambda: coordinator.add_ps(own.add_ps()),
-                _STEPS + 20: lambda: coordinator.remove_ps(0),
-            },
-            epochs=3,
-        )
-        assert before[-1] < before[0]
-        _assert_every_id_has_one_row(model)
-        coordinator.close()
-
-
-def test_directories_of_the_past_are_freed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = set()
-    note = PastDirectories.note
-
-    def noting(
-        self: PastDirectories, device: str, rows: range, name: str
-    ) -> None:
-        made.add((device, name))
-        note(self, device, rows, name)
-
-    monkeypatch.setattr(PastDirectories, "note", noting)
-    with tfps.LocalCluster(num_workers=1, num_ps=2) as own:
-        strategy = tfps.ParameterServerStrategy(
-            own.cluster_resolver, tfps.partitioners.FixedShardsPartitioner(2)
-        )
-        coordinator = tfps.ClusterCoordinator(strategy)
-        with strategy.scope():
-            layer = tfps.layers.DynamicEmbedding(4, capacity=2000)
-            layer.build((None,))
-        ids = tf.range(100, dtype=tf.int64)
-        first = layer(ids, training=True)
-        coordinator.remove_ps(1)
-        np.testing.assert_array_equal(layer(ids, training=True), first)
-        both_on_one = [name for device, name in made if "task:0" in device]
-        assert len(both_on_one) == 2
-        coordinator.add_ps(own.add_ps())
-        np.testing.assert_array_equal(layer(ids, training=True), first)
-        assert layer.size() == 100
-        shards = layer.weights[0].value.shards
-        there = {
-            (device, name)
-            for device, name in made
-            if device in {shard.device for shard in shards}
-            and _is_there(device, name)
-        }
-        coordinator.close()
-    assert len(made) > 2
-    assert len(there) == 2
-
-
-def _is_there(device: str, name: str) -> bool:
-    with tf.device(device):
-        return bool(
-            tf.raw_ops.VarIsInitializedOp(resource=Tallies(name).handle())
-        )
-
-
 # Ids that each example has, and one of its own: the room for these runs out
 # after about 120 batches.
 _HOT = [-1, -2]
@@ -280,3 +196,97 @@ def test_a_table_that_evicts_is_its_checkpoint_and_the_steps_after_it(
     assert set(found).issuperset(range((_COLD_STEPS - 60) * _BATCH, len(cold)))
     assert layer.statistics()["evicted"] > 0
     coordinator.close()
+
+
+# Those with clusters of their own come last: with another cluster, the job of
+# the one that others share is over.
+
+
+@pytest.mark.parametrize(
+    "consistency", [tfps.Async(), tfps.Sync()], ids=lambda c: type(c).__name__
+)
+def test_rows_are_found_while_ps_come_and_go(consistency: Any) -> None:
+    with tfps.LocalCluster(num_workers=2, num_ps=2) as own:
+        strategy = tfps.ParameterServerStrategy(
+            own.cluster_resolver,
+            tfps.partitioners.FixedShardsPartitioner(2),
+            consistency=consistency,
+        )
+        coordinator = tfps.ClusterCoordinator(strategy)
+        with strategy.scope():
+            layer = tfps.layers.DynamicEmbedding(8, capacity=2000, name="ids")
+            model = keras.Sequential(
+                [
+                    keras.Input((4,), dtype="int64"),
+                    layer,
+                    keras.layers.Flatten(),
+                    keras.layers.Dense(1),
+                ]
+            )
+            model.compile(keras.optimizers.Adam(0.01), "mse")
+        before = _fit(
+            model,
+            {
+                20: lambda: coordinator.add_ps(own.add_ps()),
+                _STEPS + 20: lambda: coordinator.remove_ps(0),
+            },
+            epochs=3,
+        )
+        assert before[-1] < before[0]
+        _assert_every_id_has_one_row(model)
+        coordinator.close()
+
+
+def test_directories_of_the_past_are_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = set()
+    note = PastDirectories.note
+
+    def noting(
+        self: PastDirectories, device: str, rows: range, name: str
+    ) -> None:
+        made.add((device, name))
+        note(self, device, rows, name)
+
+    monkeypatch.setattr(PastDirectories, "note", noting)
+    with tfps.LocalCluster(num_workers=1, num_ps=2) as own:
+        strategy = tfps.ParameterServerStrategy(
+            own.cluster_resolver, tfps.partitioners.FixedShardsPartitioner(2)
+        )
+        coordinator = tfps.ClusterCoordinator(strategy)
+        with strategy.scope():
+            layer = tfps.layers.DynamicEmbedding(4, capacity=2000)
+            layer.build((None,))
+        ids = tf.range(100, dtype=tf.int64)
+        first = layer(ids, training=True)
+        earlier = [
+            weakref.ref(shard) for shard in layer.weights[0].value.shards
+        ]
+        coordinator.remove_ps(1)
+        np.testing.assert_array_equal(layer(ids, training=True), first)
+        both_on_one = [name for device, name in made if "task:0" in device]
+        assert len(both_on_one) == 2
+        coordinator.add_ps(own.add_ps())
+        np.testing.assert_array_equal(layer(ids, training=True), first)
+        assert layer.size() == 100
+        shards = layer.weights[0].value.shards
+        gc.collect()
+        left = [shard() for shard in earlier if shard() is not None]
+        assert all(any(each is shard for shard in shards) for each in left)
+        there = {
+            (device, name)
+            for device, name in made
+            if device in {shard.device for shard in shards}
+            and _is_there(device, name)
+        }
+        coordinator.close()
+    assert len(made) > 2
+    assert len(there) == 2
+
+
+def _is_there(device: str, name: str) -> bool:
+    with tf.device(device):
+        return bool(
+            tf.raw_ops.VarIsInitializedOp(resource=Tallies(name).handle())
+        )

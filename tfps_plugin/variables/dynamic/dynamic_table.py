@@ -104,15 +104,15 @@ class DynamicTable:
         """
         self._variables = variables
         self._rules = rules
+        self._past = PastDirectories(rules.space)
         for variable in (variables.rows, *variables.beside_rows):
             if (found := table_behind(variable)) is not None:
                 found[0].has_directory = True
+                if variable is variables.rows:
+                    found[0].past_directories = self._past
         # For calls outside of functions: by shard, and who asks.
         self._functions: dict[Any, Any] = {}
         self._unique_name = f"tfps/{rules.name}/{uuid.uuid4().hex}"
-        self._past = PastDirectories(rules.space)
-        if (found := table_behind(variables.rows)) is not None:
-            found[0].past_directories = self._past
 
     def look_up(
         self, ids_N: tf.Tensor, *, makes_rows: bool
@@ -340,13 +340,21 @@ class DynamicTable:
             return directory.find(ids_N, asker)
         # In a function, because there are no locks outside of one.
         key = (id(parts.rows), rows, asker)
-        if key not in self._functions:
-            self._functions[key] = tf.function(
+        function = self._functions.get(key)
+        if function is None:
+            function = tf.function(
                 lambda ids_N: directory.find(ids_N, asker).tensors,
                 [tf.TensorSpec([None], tf.int64)],
                 autograph=False,
             )
-        return Found(*self._functions[key](ids_N))
+            # Those of earlier layouts would keep the shards of these.
+            present = {id(each.rows) for each, _ in self._shards()}
+            self._functions = {key: function} | {
+                each: earlier
+                for each, earlier in self._functions.items()
+                if each[0] in present
+            }
+        return Found(*function(ids_N))
 
     def _directory(self, rows: range, parts: ShardParts) -> ShardDirectory:
         return ShardDirectory(self._name_of(rows), rows, parts, self._rules)
