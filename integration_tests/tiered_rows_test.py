@@ -210,6 +210,34 @@ def test_a_lost_ps_loses_nothing_that_a_checkpoint_has(
     tfps.ClusterCoordinator(strategy).close()
 
 
+def test_what_cannot_be_is_refused(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    storage = tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path))
+    strategy = _strategy(cluster, sparse_update="exact")
+    with strategy.scope():
+        with pytest.raises(ValueError, match="/dev/shm is itself in memory"):
+            _model(tfps.TieredStorage(_MEMORY_ROWS, "/dev/shm"))
+        with pytest.raises(ValueError, match="Name a directory"):
+            _model(tfps.TieredStorage(_MEMORY_ROWS, "/proc/rows"))
+        model = _model(storage)
+    with pytest.raises(errors.UnsupportedError, match="'exact'"):
+        _fit(model)
+    table = model.get_layer("ids").weights[0].value
+
+    @tf.function
+    def change() -> None:
+        table.shards[0].assign_add(tf.ones(table.shards[0].shape))
+
+    with pytest.raises(errors.UnsupportedError, match="assign_add"):
+        change()
+    tfps.ClusterCoordinator(strategy).close()
+
+
+# Those with clusters of their own come last: with another cluster, the job of
+# the one that others share is over.
+
+
 def test_rows_move_to_a_new_ps(tmp_path: pathlib.Path) -> None:
     with tfps.LocalCluster(num_workers=2, num_ps=2) as own:
         strategy = _strategy(own, consistency=tfps.Sync())
@@ -243,27 +271,3 @@ def test_rows_move_while_steps_go_on(tmp_path: pathlib.Path) -> None:
         _assert_same(ours, _rows(in_memory))
         _wait_for_limits(ours)
         tfps.ClusterCoordinator(strategy).close()
-
-
-def test_what_cannot_be_is_refused(
-    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
-) -> None:
-    storage = tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path))
-    strategy = _strategy(cluster, sparse_update="exact")
-    with strategy.scope():
-        with pytest.raises(ValueError, match="/dev/shm is itself in memory"):
-            _model(tfps.TieredStorage(_MEMORY_ROWS, "/dev/shm"))
-        with pytest.raises(ValueError, match="Name a directory"):
-            _model(tfps.TieredStorage(_MEMORY_ROWS, "/proc/rows"))
-        model = _model(storage)
-    with pytest.raises(errors.UnsupportedError, match="'exact'"):
-        _fit(model)
-    table = model.get_layer("ids").weights[0].value
-
-    @tf.function
-    def change() -> None:
-        table.shards[0].assign_add(tf.ones(table.shards[0].shape))
-
-    with pytest.raises(errors.UnsupportedError, match="assign_add"):
-        change()
-    tfps.ClusterCoordinator(strategy).close()
