@@ -69,9 +69,14 @@ def _model(storage: tfps.TieredStorage | None, **options: Any) -> keras.Model:
     return model
 
 
-def _fit(model: keras.Model, epochs: int = 1, **options: Any) -> list[float]:
+def _fit(
+    model: keras.Model,
+    epochs: int = 1,
+    ids: np.ndarray = _IDS,
+    **options: Any,
+) -> list[float]:
     losses: list[float] = model.fit(
-        _IDS,
+        ids,
         _TARGETS,
         batch_size=_BATCH,
         shuffle=False,
@@ -138,6 +143,37 @@ def test_rows_and_slots_are_those_of_a_table_in_memory(
         rtol=1e-4,
         atol=1e-5,
     )
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def test_rows_that_begin_anew_are_those_of_a_table_in_memory(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    # Some ids for ten steps, then others for thirty, each in one step only: in
+    # the next epoch, all of them are too old by then.
+    ids = np.arange(_IDS.size).reshape(_IDS.shape)
+    ids[: 10 * _BATCH] %= 2_000
+    strategy = _strategy(cluster, consistency=tfps.Sync())
+    eviction = tfps.layers.Eviction(unseen_steps=40)
+    with strategy.scope():
+        in_memory = _model(None, eviction=eviction)
+        ours = _model(
+            tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path)), eviction=eviction
+        )
+    losses = [_fit(in_memory, ids=ids) for _ in range(3)]
+    found = []
+    for number in range(3):
+        found.append(_fit(ours, ids=ids))
+        assert _wait_for_limits(ours) > (0 if number == 0 else 500)
+    np.testing.assert_allclose(found, losses, rtol=1e-6)
+    _assert_same(ours, _rows(in_memory))
+    num_ids = len(np.unique(ids))
+    for model in (in_memory, ours):
+        layer = model.get_layer("ids")
+        statistics = layer.statistics()
+        assert layer.size() == num_ids
+        assert statistics["made"] == 3 * num_ids
+        assert statistics["evicted"] == 2 * num_ids
     tfps.ClusterCoordinator(strategy).close()
 
 

@@ -253,7 +253,8 @@ class DynamicEmbedding(keras.layers.Layer):
         They begin anew for the rows of a parameter server that is replaced.
 
         Returns:
-            "made", "evicted": numbers of rows. "without_room",
+            "made", "evicted": numbers of rows; one that was too old and
+            begins anew counts as both. "without_room",
             "not_admitted": numbers of lookups of ids that got no row because
             of `eviction` or `admission`. "forgotten": number of times that
             exact counts had no room for an id. "hit_rate": the share of

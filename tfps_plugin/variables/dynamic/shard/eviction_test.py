@@ -403,6 +403,19 @@ def test_the_index_is_filled_anew_when_its_places_run_out() -> None:
     )
 
 
+def test_rows_that_begin_anew_count_as_evicted() -> None:
+    # The lowest of all ids has a row that no other id can have.
+    ids = [tf.int64.min, *range(20)]
+    shard = _Shard(eviction=Eviction(unseen_steps=5))
+    shard.train(ids)
+    for _ in range(6):
+        shard.train([100])
+    shard.assert_new(ids, shard.make(ids))
+    shard.make(ids)
+    assert shard.tally(tallies.EVICTED) == len(ids)
+    assert shard.tally(tallies.MADE) == 2 * len(ids) + 1
+
+
 @pytest.mark.parametrize("min_lookups", [2, 3])
 def test_ids_are_admitted_after_some_lookups(min_lookups: int) -> None:
     shard = _Shard(Admission(min_lookups))

@@ -137,6 +137,8 @@ class RowMaker:
             counted = self._known.tallies.add(
                 {
                     tallies.MADE: tf.size(made_M),
+                    # Others are counted where they lose their rows.
+                    tallies.EVICTED: tf.math.count_nonzero(kept_K >= 0),
                     tallies.KEYS: tf.size(needy_M),
                     tallies.WITHOUT_ROOM: num_full,
                 }
