@@ -19,6 +19,7 @@ from shared_training import Seen
 import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin.monitoring import events
+from tfps_plugin.variables.storage import on_disk
 
 # Some tests lose tasks, or add some, and every one moves large files.
 pytestmark = pytest.mark.sample(cases=1, group="tiered_rows")
@@ -267,6 +268,36 @@ def test_what_cannot_be_is_refused(
 
     with pytest.raises(errors.UnsupportedError, match="assign_add"):
         change()
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def test_memory_that_something_else_has_is_found_out(
+    cluster: tfps.LocalCluster,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of such memory TensorFlow makes a copy, which is not on disk."""
+    held = []
+    require = on_disk._require_in_file
+
+    def hold_and_require(variable: Any, *place: Any) -> None:
+        with tf.device(variable.device):
+            held.append(
+                tf.raw_ops.ReadVariableOp(
+                    resource=variable.own_handle, dtype=variable.dtype
+                )
+            )
+        require(variable, *place)
+
+    monkeypatch.setattr(on_disk, "_require_in_file", hold_and_require)
+    strategy = _strategy(cluster)
+    with (
+        strategy.scope(),
+        pytest.raises(errors.InternalError, match="did not move to the disk"),
+    ):
+        _model(tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path)))
+    assert held
+    held.clear()
     tfps.ClusterCoordinator(strategy).close()
 
 

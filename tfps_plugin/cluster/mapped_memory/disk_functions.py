@@ -15,6 +15,7 @@ from tfps_plugin.cluster.mapped_memory.page_calls import PAGE_BYTES
 from tfps_plugin.cluster.mapped_memory.region_board import RegionBoard
 
 MAP = "tfps_plugin/map"
+MARK = "tfps_plugin/mark"
 BRING = "tfps_plugin/bring"
 COPY = "tfps_plugin/copy"
 COUNTS = "tfps_plugin/counts"
@@ -39,6 +40,7 @@ class DiskFunctions:
         """Returns the functions."""
         return {
             MAP: self.map,
+            MARK: self.mark,
             BRING: self.bring,
             COPY: self.copy,
             COUNTS: self.counts,
@@ -56,16 +58,29 @@ class DiskFunctions:
             share: Share of its pages that stay in memory.
 
         Returns:
-            A row whose first byte is not zero; the chief reads it, to see that
-            the variable is in the file. -1: no row is marked; `SHARED`:
-            nothing was done.
+            The row that `mark` marks, -1 if there is none; `SHARED`: nothing
+            was done.
         """
         if not page_calls.is_mapping_of_its_own(array.ctypes.data):
             return np.int64(SHARED)
         region = self._board.add(
             name.decode(), array, folder.decode(), float(share)
         )
-        return np.int64(region.mark())
+        return np.int64(region.row_to_mark)
+
+    def mark(self, name: bytes) -> np.int64:
+        """Makes the first byte of a row in a file other than zero.
+
+        The chief reads the row, to see that a variable is in the file.
+
+        Args:
+            name: Name of the region, which nobody has changed yet.
+
+        Returns:
+            Zero; `IN_MEMORY`: the variable has left the file.
+        """
+        is_there = self._board.mark(name.decode())
+        return np.int64(0 if is_there else IN_MEMORY)
 
     def bring(self, rows_N: np.ndarray, names: np.ndarray) -> np.int64:
         """Begins to read rows.

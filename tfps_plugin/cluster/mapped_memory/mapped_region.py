@@ -108,19 +108,20 @@ class MappedRegion:
                 self._make_room(now)
         page_calls.read_ahead(self._addresses(missing))
 
-    def mark(self) -> int:
-        """Writes to the file of a region that nobody has changed yet.
-
-        Returns:
-            A row whose first byte is not zero any more; -1 if the region is
-            too small to have whole rows.
-        """
+    @property
+    def row_to_mark(self) -> int:
+        """A row whose first byte is in the file, -1 if there is none."""
         row = self._array_bytes // self._row_bytes // 2
-        place = row * self._row_bytes + self._address - self._begin
-        if not 0 <= place < self.num_bytes:
-            return -1
-        os.pwrite(self._descriptor, b"\1", place)
-        return row
+        return row if 0 <= self._place_of(row) < self.num_bytes else -1
+
+    def mark(self) -> None:
+        """Writes to the file, at the row to mark of a region of zeros."""
+        if self.row_to_mark >= 0:
+            place = self._place_of(self.row_to_mark)
+            os.pwrite(self._descriptor, b"\1", place)
+
+    def _place_of(self, row: int) -> int:
+        return row * self._row_bytes + self._address - self._begin
 
     def num_resident_pages(self) -> int:
         """Returns the number of pages in memory."""

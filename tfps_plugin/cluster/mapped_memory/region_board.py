@@ -73,6 +73,22 @@ class RegionBoard:
         with self._lock:
             return self._regions[name]
 
+    def mark(self, name: str) -> bool:
+        """Marks a row of a region that nobody has changed yet.
+
+        Args:
+            name: Its name.
+
+        Returns:
+            Whether there is such a region.
+        """
+        # Under the lock: a region that is dropped closes its file.
+        with self._lock:
+            region = self._regions.get(name)
+            if region is not None:
+                region.mark()
+            return region is not None
+
     def copy(self, name: str, target: MappedRegion) -> None:
         """Copies the contents of a region, which nothing changes meanwhile.
 

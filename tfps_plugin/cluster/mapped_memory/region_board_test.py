@@ -126,7 +126,8 @@ def test_lookups_make_room_for_what_they_bring(
 def test_a_mark_is_in_the_array(folder: str) -> None:
     array = _array()
     region = MappedRegion(array, folder, _LIMIT)
-    row = region.mark()
+    row = region.row_to_mark
+    region.mark()
     assert array[row].any()
     assert not array[:row].any()
     region.close()

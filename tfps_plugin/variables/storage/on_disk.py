@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import uuid
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -100,34 +99,48 @@ def allocate(variable: Any, on_disk: OnDisk) -> None:
             # A variable whose rows were looked up keeps its memory for good.
             return
 
-    def map_new(value: tf.Tensor) -> int:
+    @tf.function(autograph=False)
+    def map_new() -> tf.Tensor:
+        """Moves new memory of the variable, which nothing else has.
+
+        In a function: the ps may free a tensor of the chief's a moment later
+        than the chief lets go of it.
+        """
         with tf.device(variable.device):
-            tf.raw_ops.AssignVariableOp(
-                resource=variable.own_handle, value=value
+            assigned = tf.raw_ops.AssignVariableOp(
+                resource=variable.own_handle, value=_new_tensor(variable)
             )
-            # Not a copy: the variable's own memory.
-            value = compat.read_resource(variable.own_handle, variable.dtype)
-        return _call(
-            disk_functions.MAP,
-            variable,
-            [
+            with tf.control_dependencies([assigned]):
+                # Not a copy: the variable's own memory.
+                value = compat.read_resource(
+                    variable.own_handle, variable.dtype
+                )
+            return _made(
+                disk_functions.MAP,
                 value,
                 on_disk.name,
                 on_disk.storage.folder,
                 on_disk.share_in_memory,
-            ],
-        )
+            )
 
-    # Without the tensor: of memory with another reader TensorFlow makes a copy.
-    marked = _until_alone(variable, map_new)[0]
-    if marked >= 0:
-        _require_marked(variable, marked)
-    elif marked == disk_functions.SHARED:
+    row, _ = _until_alone(
+        variable, lambda _: _called(variable, on_disk, map_new)
+    )
+    if row >= 0:
+        _require_in_file(variable, on_disk, row)
+    elif row == disk_functions.SHARED:
         with tf.device(variable.device):
             tf.raw_ops.AssignVariableOp(
                 resource=variable.own_handle,
                 value=tf.zeros(variable.shape, variable.dtype),
             )
+
+
+def _new_tensor(variable: Any) -> tf.Tensor:
+    """Returns a tensor like a variable, on the current device."""
+    return tf.raw_ops.Empty(
+        shape=variable.shape.as_list(), dtype=variable.dtype
+    )
 
 
 def _until_alone(
@@ -140,7 +153,8 @@ def _until_alone(
 
     Args:
         variable: A variable of the same size on the same ps.
-        use: Takes a tensor; returns `SHARED` if its memory is not alone.
+        use: Takes a tensor, or makes another one; returns `SHARED` if its
+            memory is not alone.
 
     Returns:
         The last result, and the tensor.
@@ -149,9 +163,7 @@ def _until_alone(
     held: list[tf.Tensor] = []
     while True:
         with tf.device(variable.device):
-            value = tf.raw_ops.Empty(
-                shape=variable.shape.as_list(), dtype=variable.dtype
-            )
+            value = _new_tensor(variable)
         done = use(value)
         if done != disk_functions.SHARED or num_bytes < _ALONE_BYTES:
             return done, value
@@ -167,17 +179,26 @@ def _until_alone(
             return done, value
 
 
-def _require_marked(variable: Any, row: int) -> None:
-    """Sees that a variable's memory is in the file; makes a row zero again.
+def _require_in_file(variable: Any, on_disk: OnDisk, row: int) -> None:
+    """Sees that the memory of a variable is that of its file.
 
     Args:
-        variable: A variable of zeros, but for one byte.
-        row: The row with that byte.
+        variable: A variable of zeros.
+        on_disk: Its place.
+        row: The row to mark.
     """
-    with tf.device(variable.device):
-        found = tf.raw_ops.ResourceGather(
+
+    def look_up() -> tf.Tensor:
+        return tf.raw_ops.ResourceGather(
             resource=variable.own_handle, indices=[row], dtype=variable.dtype
         )
+
+    with tf.device(variable.device):
+        # The first lookup gives a variable its memory for good: a copy, if
+        # anything else has a tensor of that in the file.
+        look_up()
+        _made(disk_functions.MARK, on_disk.name)
+        found = look_up()
         if not np.any(found.numpy()):
             raise errors.InternalError(
                 f"The variable {variable.name!r} did not move to the disk of "
@@ -204,16 +225,17 @@ def copy(variable: Any, on_disk: OnDisk) -> tf.Tensor:
     """
     done, value = _until_alone(
         variable,
-        lambda value: _call(
-            disk_functions.COPY,
+        lambda value: _called(
             variable,
-            [
+            on_disk,
+            lambda: _made(
+                disk_functions.COPY,
                 value,
                 on_disk.like().name,
                 on_disk.storage.folder,
                 on_disk.share_in_memory,
                 on_disk.name,
-            ],
+            ),
         ),
     )
     if done in (disk_functions.SHARED, disk_functions.IN_MEMORY):
@@ -241,11 +263,7 @@ def brought(rows_N: tf.Tensor, shard: Any) -> tf.Tensor:
         for each in (shard, *shard.family)
         if each.on_disk is not None
     ]
-    (begun,) = tf.raw_ops.PyFunc(
-        input=[rows_N, tf.constant(names)],
-        token=disk_functions.BRING,
-        Tout=[tf.int64],
-    )
+    begun = _made(disk_functions.BRING, rows_N, names)
     with tf.control_dependencies([begun]):
         return tf.identity(rows_N)
 
@@ -258,25 +276,36 @@ def counts(variable: Any, on_disk: OnDisk) -> np.ndarray:
         on_disk: Its place.
     """
     with tf.device(variable.device):
-        (found,) = tf.raw_ops.PyFunc(
-            input=[tf.constant(on_disk.name)],
-            token=disk_functions.COUNTS,
-            Tout=[tf.int64],
-        )
+        found = _made(disk_functions.COUNTS, on_disk.name)
     result: np.ndarray = found.numpy()
     return result
 
 
-def _call(function: str, variable: Any, inputs: Sequence[Any]) -> int:
-    """Calls a function of a variable's ps; returns its result."""
+def _made(function: str, *inputs: Any) -> tf.Tensor:
+    """Makes a call of a function of the current device's ps.
+
+    Args:
+        function: Its name.
+        *inputs: Its arguments.
+
+    Returns:
+        Its result, int64.
+    """
+    (result,) = tf.raw_ops.PyFunc(
+        input=[tf.convert_to_tensor(each) for each in inputs],
+        token=function,
+        Tout=[tf.int64],
+    )
+    return result
+
+
+def _called(
+    variable: Any, on_disk: OnDisk, call: Callable[[], tf.Tensor]
+) -> int:
+    """Returns the result of a call that makes a region of a variable."""
     with tf.device(variable.device):
         try:
-            (done,) = tf.raw_ops.PyFunc(
-                input=[tf.convert_to_tensor(each) for each in inputs],
-                token=function,
-                Tout=[tf.int64],
-            )
-            return int(done.numpy())
+            return int(call().numpy())
         except tf.errors.UnavailableError:
             raise  # The ps is lost, which is handled elsewhere.
         except tf.errors.OpError as error:
@@ -286,9 +315,10 @@ def _call(function: str, variable: Any, inputs: Sequence[Any]) -> int:
                 f"Received: variable={variable.name!r}, device="
                 f"{variable.device!r}, num_bytes="
                 f"{int(np.prod(variable.shape)) * variable.dtype.size}, "
-                f"directory={inputs[2]!r}: {_last_line(error.message)}. Name "
-                "a directory of a local disk with room for the whole table, "
-                "its slots, and a copy of both for checkpoints "
+                f"directory={on_disk.storage.folder!r}: "
+                f"{_last_line(error.message)}. Name a directory of a local "
+                "disk with room for the whole table, its slots, and a copy of "
+                "both for checkpoints "
                 "(tfps.TieredStorage(directory=...)); parameter servers must "
                 "run on Linux and be started with this package (`tfps run`, "
                 "`tfps serve`, tfps.init())."
