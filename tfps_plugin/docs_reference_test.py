@@ -42,7 +42,7 @@ _INTERNAL = {
         *("ps_devices", "replica_devices", "session", "worker_capacity"),
         *("tell_of_unused_storage", "worker_devices"),
     },
-    "RemoteValue": {"bring_home", "on_ended", "set_outcome"},
+    "RemoteValue": {"bring_home", "is_on", "on_ended", "set_outcome"},
     "CheckpointManager": set(),
     "LocalCluster": set(),
     "SidecarEvaluator": set(),

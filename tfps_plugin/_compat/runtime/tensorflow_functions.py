@@ -104,18 +104,22 @@ class _RollCall:
     @contextlib.contextmanager
     def excused(self) -> Iterator[None]:
         """Asks for nothing on this thread meanwhile."""
-        was_excused = getattr(self._mine, "is_excused", False)
+        was_excused = self.is_excused()
         self._mine.is_excused = True
         try:
             yield
         finally:
             self._mine.is_excused = was_excused
 
+    def is_excused(self) -> bool:
+        """Returns whether this thread asks for nothing."""
+        return getattr(self._mine, "is_excused", False)
+
     def is_due(self) -> bool:
         """Returns whether this thread has to ask before it goes on."""
         return (
             self.tasks is not None
-            and not getattr(self._mine, "is_excused", False)
+            and not self.is_excused()
             and time.monotonic() >= self._fresh_until
         )
 
@@ -190,6 +194,11 @@ def asking_nobody() -> contextlib.AbstractContextManager[None]:
     For the thread that gives up silent tasks.
     """
     return _roll_call.excused()
+
+
+def asks_nobody() -> bool:
+    """Returns whether this thread is under `asking_nobody`."""
+    return _roll_call.is_excused()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,9 @@ _logger = logging.getLogger("tfps_plugin.coordinator")
 class Kept(Protocol):
     """A result that can be brought to the chief."""
 
+    def is_on(self, worker_index: int) -> bool:
+        """Returns whether a part of the result is on a worker."""
+
     def bring_home(self) -> Any:
         """Brings the result to the chief.
 
@@ -54,22 +57,24 @@ class KeptResults:
         """
         with self._lock:
             own = list(self._results.pop(worker_index, ()))
-            shared = list(self._results.pop(None, ()))
+            shared = list(self._results.get(None, ()))
         for result in own:
             if not _bring_home(result):
                 break  # the worker does not answer
         for result in shared:
-            # Another worker may be the one that does not.
-            _bring_home(result)
+            if result.is_on(worker_index):
+                # Another worker may be the one that does not.
+                _bring_home(result)
 
 
 def _bring_home(result: Kept) -> bool:
-    """Brings a result to the chief; returns whether it has come."""
+    """Brings a result to the chief; returns whether its worker answers."""
     try:
         result.bring_home()
-    except errors.WorkerLostError as error:
+    except Exception as error:
+        # Whoever fetches it learns of the same. The worker leaves all the same.
         _logger.warning(
             "A result of a worker that was to leave is lost: %s", error
         )
-        return False
+        return not isinstance(error, errors.WorkerLostError)
     return True

@@ -1,5 +1,7 @@
 """Tests of results that are still on workers."""
 
+from collections.abc import Collection
+
 import pytest
 
 from tfps_plugin import errors
@@ -7,9 +9,15 @@ from tfps_plugin.coordinator.closures.kept_results import KeptResults
 
 
 class _Result:
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(
+        self, error: Exception | None = None, workers: Collection[int] = (0,)
+    ) -> None:
         self.num_brought = 0
         self._error = error
+        self._workers = workers
+
+    def is_on(self, worker_index: int) -> bool:
+        return worker_index in self._workers
 
     def bring_home(self) -> None:
         self.num_brought += 1
@@ -24,9 +32,14 @@ def test_those_of_the_worker_and_of_several_are_brought() -> None:
         kept.add(worker, result)
     kept.add(0, forgotten)
     del forgotten
-    kept.bring_home(0)
+    elsewhere = _Result(workers=[1, 2])
+    kept.add(None, elsewhere)
     kept.bring_home(0)
     assert [each.num_brought for each in (own, other, shared)] == [1, 0, 1]
+    assert elsewhere.num_brought == 0
+    kept.bring_home(2)
+    assert [each.num_brought for each in (own, other, shared)] == [1, 0, 1]
+    assert elsewhere.num_brought == 1
 
 
 def test_a_worker_that_has_died_is_told_of(
@@ -49,3 +62,15 @@ def test_those_of_several_are_brought_though_one_has_died() -> None:
         kept.add(None, result)
     kept.bring_home(0)
     assert [each.num_brought for each in results] == [1] * 4
+
+
+def test_a_result_that_cannot_be_fetched_keeps_no_other_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = KeptResults()
+    results = [_Result(errors.PlacementError("on the chief")) for _ in range(3)]
+    for result in results:
+        kept.add(0, result)
+    kept.bring_home(0)
+    assert [each.num_brought for each in results] == [1] * 3
+    assert "on the chief" in caplog.text

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.chief.connection import Connection
+from tfps_plugin.cluster.spec import CHIEF
+from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import WAKE_UP_SECONDS
 from tfps_plugin.coordinator.closures.kept_results import KeptResults
@@ -179,6 +182,14 @@ class RemoteValue:
             self._fetched = self._copy_to_chief(result)
         return tf.nest.map_structure(_own_copy, self._fetched)
 
+    def is_on(self, worker_index: int) -> bool:
+        """Returns whether a part of the result is on a worker.
+
+        Args:
+            worker_index: The worker.
+        """
+        return worker_index in map(_worker_of, _tensors(self._result))
+
     def bring_home(self) -> None:
         """Brings the result to the chief, because its worker is to leave.
 
@@ -194,7 +205,9 @@ class RemoteValue:
         try:
             return tf.nest.map_structure(_to_local, result)
         except tf.errors.OpError as error:
-            if "on a REMOTE handle" in str(error):
+            if "on a REMOTE handle" in str(error) and any(
+                _job_of(tensor) == CHIEF for tensor in _tensors(result)
+            ):
                 raise _on_the_chief() from error
             kind = failures.classify(
                 type(error).__name__, str(error), self._worker_index or 0
@@ -318,6 +331,27 @@ def _values(results: ReplicaResults | PerReplica) -> list[Any]:
         is_several = isinstance(value, PerReplica)
         found += _values(value) if is_several else [_to_local(value)]
     return found
+
+
+def _tensors(structure: Any) -> Iterator[tf.Tensor]:
+    """Yields the tensors of a result that was not copied yet."""
+    for leaf in tf.nest.flatten(structure, expand_composites=True):
+        if isinstance(leaf, ReplicaResults | PerReplica):
+            yield from _tensors(list(leaf.values))
+        elif isinstance(leaf, tf.Tensor):
+            yield leaf
+
+
+def _job_of(tensor: tf.Tensor) -> str | None:
+    job: str | None = tf.DeviceSpec.from_string(tensor.device).job
+    return job
+
+
+def _worker_of(tensor: tf.Tensor) -> int | None:
+    """Returns the index of the worker that a tensor is on, if it is on one."""
+    device = tf.DeviceSpec.from_string(tensor.device)
+    index: int | None = device.task if device.job == WORKER else None
+    return index
 
 
 def _on_the_chief() -> errors.PlacementError:

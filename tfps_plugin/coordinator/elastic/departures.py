@@ -83,16 +83,25 @@ class Departures:
         def left_seconds() -> float:
             return max(0.0, deadline - time.monotonic())
 
-        if not (
-            membership.uses.wait_until_free(worker_index, left_seconds())
-            and self._lanes.wait_until_drained(worker_index, left_seconds())
-        ):
+        is_free = False
+        while not is_free:
+            if not (
+                membership.uses.wait_until_free(worker_index, left_seconds())
+                and self._lanes.wait_until_drained(worker_index, left_seconds())
+            ):
+                if for_good:
+                    membership.stay(worker_index)
+                return False
+            # What only its own worker may run may need this one by now.
+            is_free = membership.let_nothing_keep(worker_index)
+        try:
+            if membership.is_present(worker_index, generation):
+                self._release_worker(worker_index)
+                self._session.note_leaving(task)
+        except BaseException:
             if for_good:
                 membership.stay(worker_index)
-            return False
-        if membership.is_present(worker_index, generation):
-            self._release_worker(worker_index)
-            self._session.note_leaving(task)
+            raise
         membership.leave(worker_index, generation, for_good=for_good)
         membership.wait_until_delisted(worker_index, _DELIST_SECONDS)
         if for_good:

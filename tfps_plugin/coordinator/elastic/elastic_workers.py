@@ -138,7 +138,8 @@ class ElasticWorkers:
             raise TimeoutError(
                 f"Worker {worker_index} still runs what it had begun. Expected "
                 f"its end within {timeout_seconds:g} s. Received: a function, "
-                "or steps together with other workers, that take longer. It "
-                "takes part again. Call remove_worker() with a larger "
+                "steps together with other workers, or a part of a function "
+                "of another worker, that take longer. It takes part again. "
+                "Call remove_worker() with a larger "
                 "timeout_seconds."
             )

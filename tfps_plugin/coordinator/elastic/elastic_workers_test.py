@@ -235,3 +235,23 @@ def test_a_worker_leaves_without_the_steps_of_fit(
     with steps_in_flight.finishing(never):
         coordinator.remove_worker(0)
     assert counter.released == (0,)
+
+
+def test_a_worker_that_cannot_leave_takes_part_again(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    class Broken:
+        def release_worker(self, worker_index: int) -> None:
+            raise RuntimeError("It cannot be released.")
+
+        def forget_worker(self, worker_index: int) -> None:
+            pass
+
+    broken = Broken()
+    session.connection.part(Residents).add(broken)
+    with pytest.raises(RuntimeError, match="cannot be released"):
+        coordinator.remove_worker(0)
+    assert list(coordinator.worker_indices) == [0, 1]
+    names_it = first_calls.exclusive(_worker_index, workers={0})
+    assert coordinator.schedule_on(1, names_it).fetch() == 1
+    assert coordinator.schedule_on(0, _worker_index).fetch() == 0

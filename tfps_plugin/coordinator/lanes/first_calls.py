@@ -80,5 +80,10 @@ def require(workers: Collection[int]) -> dict[int, int]:
 def release() -> None:
     """Lets the other workers of a lane's closure leave, before it waits."""
     context = dispatch_context.current()
-    if context is not None and context.other_workers is not None:
+    if context is None:
+        return
+    if context.call is not None:
+        # It may wait for as long as they are away.
+        context.call.pinned = {}
+    if context.other_workers is not None:
         context.other_workers.release()

@@ -44,17 +44,15 @@ class KeptWorkers:
                 yet; the call is to be made later.
             WorkerLostError: If one has been away for too long.
         """
-        if self._uses:
-            kept = {each for use in self._uses for each in use.workers}
-            if kept.issuperset(workers):
-                return self._pinned_workers.require(workers)
-        use, generations = self._pinned_workers.keep(
-            workers, also_leaving=self._is_bound
-        )
-        self._uses.append(use)
-        if self._is_given_up:
-            use.release()
-        return generations
+        kept = {each for use in self._uses for each in use.workers}
+        if not_kept := set(workers) - kept:
+            use = self._pinned_workers.keep(
+                not_kept, also_leaving=self._is_bound
+            )
+            self._uses.append(use)
+            if self._is_given_up:
+                use.release()
+        return self._pinned_workers.require(workers)
 
     def release(self) -> None:
         """Lets the workers leave."""

@@ -39,6 +39,7 @@ def test_a_run_that_has_begun_ends_with_the_same_workers(
     membership.begin_to_leave(1)
     # Its second call: to begin the run anew would repeat the first.
     assert kept.require([1]) == {1: 0}
+    assert kept.require([1, 2]) == {1: 0, 2: 0}
     with pytest.raises(WorkerAwayError):
         _kept(membership).require([1])
     assert not _is_free(membership, 1)
@@ -58,6 +59,23 @@ def test_what_only_its_worker_may_run_does_not_wait(
     assert not _is_free(membership, 1)
     kept.release()
     assert _is_free(membership, 1)
+
+
+def test_nothing_keeps_a_worker_whose_end_has_begun(
+    membership: Membership,
+) -> None:
+    membership.begin_to_leave(1)
+    kept = _kept(membership, is_bound=True)
+    kept.require([1])
+    assert not membership.let_nothing_keep(1)
+    kept.release()
+    assert membership.let_nothing_keep(1)
+    with pytest.raises(WorkerAwayError):
+        kept.require([1])
+    assert _is_free(membership, 1)
+    # It was not to be.
+    membership.stay(1)
+    assert kept.require([1]) == {1: 0}
 
 
 def test_a_run_that_was_given_up_keeps_nobody(membership: Membership) -> None:

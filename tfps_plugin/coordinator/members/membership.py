@@ -84,8 +84,9 @@ class Membership:
         )
         for task in removed:
             self._roster.retire(task.index)
-        # Workers that begin nothing new, because they are about to leave.
-        self._leaving: set[int] = set()
+        # Workers that begin nothing new, because they are about to leave; and
+        # whether nothing may keep them from it any more.
+        self._leaving: dict[int, bool] = {}
         self.uses = Uses()
         for worker_index in late:
             lanes.tell(lanes.pause(worker_index))
@@ -137,7 +138,9 @@ class Membership:
     def use_present(self) -> Use:
         """Keeps the workers that are present, until they are released."""
         with self._lock:
-            return self.uses.begin(set(self._roster.present) - self._leaving)
+            return self.uses.begin(
+                set(self._roster.present) - self._leaving.keys()
+            )
 
     def use(
         self, workers: Collection[int], *, also_leaving: bool = False
@@ -146,15 +149,33 @@ class Membership:
 
         Args:
             workers: Their indices. They need not be present.
-            also_leaving: Whether it may be used what is about to leave.
+            also_leaving: Whether workers that are about to leave may be used,
+                too, until `let_nothing_keep`.
 
         Returns:
-            The use; None if one of them is about to leave.
+            The use; None if one of them leaves.
         """
         with self._lock:
-            if not also_leaving and self._leaving.intersection(workers):
+            leaves = [self._leaving[w] for w in workers if w in self._leaving]
+            if any(leaves) or (leaves and not also_leaving):
                 return None
             return self.uses.begin(workers)
+
+    def let_nothing_keep(self, worker_index: int) -> bool:
+        """Lets nothing keep a worker any more that is about to leave.
+
+        Args:
+            worker_index: The worker.
+
+        Returns:
+            Whether that is so; otherwise something keeps it now.
+        """
+        with self._lock:
+            if not self.uses.wait_until_free(worker_index, 0.0):
+                return False
+            if worker_index in self._leaving:
+                self._leaving[worker_index] = True
+            return True
 
     def add(self, task: Task) -> None:
         """Adds a worker, which takes part as soon as it answers.
@@ -190,14 +211,14 @@ class Membership:
             generation = self._roster.generation(worker_index)
             if not self._roster.is_present(worker_index, generation):
                 return None
-            self._leaving.add(worker_index)
+            self._leaving[worker_index] = False
             self._lanes.drain(worker_index)
             return generation
 
     def stay(self, worker_index: int) -> None:
         """Undoes `begin_to_leave`."""
         with self._lock:
-            self._leaving.discard(worker_index)
+            self._leaving.pop(worker_index, None)
             if not self.is_recovering and (
                 worker_index in self._roster.present
             ):
@@ -215,7 +236,7 @@ class Membership:
             for_good: Whether it is not to be probed.
         """
         with self._lock:
-            self._leaving.discard(worker_index)
+            self._leaving.pop(worker_index, None)
             if for_good:
                 # It may have been lost, and be back.
                 generation = self._roster.generation(worker_index)
@@ -311,7 +332,7 @@ class Membership:
                 worker_index, generation, time.monotonic()
             ):
                 return False
-            self._leaving.discard(worker_index)
+            self._leaving.pop(worker_index, None)
             self._reasons[worker_index] = reason
             self._to_delist.append(worker_index)
             cancelled = self._lanes.pause(worker_index)
@@ -408,7 +429,7 @@ class Membership:
             address = self._workers[worker_index].address
             was_added = worker_index in self._added
             self._added.discard(worker_index)
-            self._leaving.discard(worker_index)
+            self._leaving.pop(worker_index, None)
             was_late = self._roster.is_late(worker_index)
             away_seconds = self._roster.admit(worker_index, time.monotonic())
             generation = self._roster.generation(worker_index)

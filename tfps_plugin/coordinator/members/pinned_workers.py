@@ -61,7 +61,7 @@ class PinnedWorkers:
 
     def keep(
         self, workers: Collection[int], *, also_leaving: bool = False
-    ) -> tuple[Use, dict[int, int]]:
+    ) -> Use:
         """Keeps workers that a call needs from leaving.
 
         Args:
@@ -70,8 +70,7 @@ class PinnedWorkers:
                 leave.
 
         Returns:
-            Their use, to be released when the call has ended; and what
-            `require` returns.
+            Their use, to be released when the call has ended.
 
         Raises:
             PlacementError: As `require`.
@@ -83,10 +82,11 @@ class PinnedWorkers:
         if use is None:
             raise WorkerAwayError(f"Of the workers {workers}, one leaves.")
         try:
-            return use, self.require(workers)
+            self.require(workers)
         except BaseException:
             use.release()
             raise
+        return use
 
     def are_lost(self, generations: dict[int, int]) -> list[int]:
         """Returns the workers that a call needed and that were lost since.
@@ -108,8 +108,8 @@ class PinnedWorkers:
         known = tasks[worker] if worker < len(tasks) else None
         return errors.PlacementError(
             f"A function was not called, because tf.device places a part of it "
-            f"on worker {worker}, which does not belong to the cluster any "
-            "more. Expected one of "
+            f"on worker {worker}, which does not belong to the cluster. "
+            "Expected one of "
             f"{[f'/job:{WORKER}/task:{each}' for each in members]}. Received: "
             f"tf.device('/job:{WORKER}/task:{worker}'). What to do: (1) name "
             "another worker, in a new tf.function or before "

@@ -6,6 +6,7 @@ writes and reads everything, slice by slice.
 """
 
 import concurrent.futures
+import contextlib
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import TypeVar
@@ -15,6 +16,7 @@ import tensorflow as tf
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin._compat.graph.tensorflow_checkpoints import VARIABLE_VALUE_KEY
 from tfps_plugin._compat.runtime import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_functions
 from tfps_plugin.recovery.checkpoints import parts as parts_module
 from tfps_plugin.recovery.checkpoints.parts import SLICE_BYTES
 from tfps_plugin.recovery.checkpoints.parts import Part
@@ -255,10 +257,18 @@ def on_every_device(
     if not grouped:
         return {}
 
+    # The caller may be the thread that gives up silent tasks, and waits here.
+    asks_nobody = tensorflow_functions.asks_nobody()
+
     def act_alone(device: str, own: Sequence[Part]) -> T:
         # With an executor of its own, a thread does not wait for the others.
         executor = tensorflow_execution.new_synchronous_executor()
-        with tensorflow_execution.executor_scope(executor):
+        with (
+            tensorflow_functions.asking_nobody()
+            if asks_nobody
+            else contextlib.nullcontext(),
+            tensorflow_execution.executor_scope(executor),
+        ):
             try:
                 return act(device, own)
             finally:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.mapped_memory import disk_functions
+from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 
 _logger = logging.getLogger("tfps_plugin.variables")
@@ -99,7 +100,6 @@ def allocate(variable: Any, on_disk: OnDisk) -> None:
             # A variable whose rows were looked up keeps its memory for good.
             return
 
-    @tf.function(autograph=False)
     def map_new() -> tf.Tensor:
         """Moves new memory of the variable, which nothing else has.
 
@@ -123,8 +123,10 @@ def allocate(variable: Any, on_disk: OnDisk) -> None:
                 on_disk.share_in_memory,
             )
 
+    # Concrete: TensorFlow warns of functions that it traces again and again.
+    mapped = tf.function(map_new, autograph=False).get_concrete_function()
     row, _ = _until_alone(
-        variable, lambda _: _called(variable, on_disk, map_new)
+        variable, lambda _: _called(variable, on_disk, mapped)
     )
     if row >= 0:
         _require_in_file(variable, on_disk, row)
@@ -185,7 +187,7 @@ def _require_in_file(variable: Any, on_disk: OnDisk, row: int) -> None:
     Args:
         variable: A variable of zeros.
         on_disk: Its place.
-        row: The row to mark.
+        row: The row that is marked.
     """
 
     def look_up() -> tf.Tensor:
@@ -306,9 +308,9 @@ def _called(
     with tf.device(variable.device):
         try:
             return int(call().numpy())
-        except tf.errors.UnavailableError:
-            raise  # The ps is lost, which is handled elsewhere.
         except tf.errors.OpError as error:
+            if chief_reads.is_about_the_cluster(error):
+                raise  # The ps is lost, which is handled elsewhere.
             raise errors.VariableCreationError(
                 "A parameter server cannot hold a variable, or the copy of it "
                 "for a checkpoint, on its disk. "
