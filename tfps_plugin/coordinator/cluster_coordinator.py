@@ -222,7 +222,7 @@ class ClusterCoordinator(
                 slow_worker_fraction=strategy.scheduling.slow_worker_fraction,
             ),
             holdings=_holdings(strategy, session),
-            forget_worker=session.connection.part(Residents).forget_worker,
+            forget_worker=self._forget_worker(session, self._kept),
             release_worker=self._release_worker(session, self._kept),
             # A program that creates many strategies need not close each.
             is_wanted=lambda: reference() is not None,
@@ -238,6 +238,19 @@ class ClusterCoordinator(
         self._register()
         for work in self._background:
             work.start(self)
+
+    @staticmethod
+    def _forget_worker(
+        session: SessionLike, kept: KeptResults
+    ) -> Callable[[int], None]:
+        """Returns what drops what a lost worker had; not the coordinator."""
+        residents = session.connection.part(Residents)
+
+        def forget(worker_index: int) -> None:
+            kept.forget(worker_index)
+            residents.forget_worker(worker_index)
+
+        return forget
 
     @staticmethod
     def _release_worker(

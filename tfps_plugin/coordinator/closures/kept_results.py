@@ -49,6 +49,15 @@ class KeptResults:
                 result
             )
 
+    def forget(self, worker_index: int) -> None:
+        """Forgets the results of a worker that is lost.
+
+        Args:
+            worker_index: The worker, before it comes back.
+        """
+        with self._lock:
+            self._results.pop(worker_index, None)
+
     def bring_home(self, worker_index: int) -> None:
         """Brings all results of a worker to the chief.
 

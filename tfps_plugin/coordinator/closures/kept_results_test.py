@@ -74,3 +74,13 @@ def test_a_result_that_cannot_be_fetched_keeps_no_other_from_it(
     kept.bring_home(0)
     assert [each.num_brought for each in results] == [1] * 3
     assert "on the chief" in caplog.text
+
+
+def test_results_of_a_lost_worker_are_not_waited_for_once_it_is_back() -> None:
+    kept = KeptResults()
+    lost, later = _Result(errors.WorkerLostError("gone")), _Result()
+    kept.add(0, lost)
+    kept.forget(0)
+    kept.add(0, later)
+    kept.bring_home(0)
+    assert [lost.num_brought, later.num_brought] == [0, 1]

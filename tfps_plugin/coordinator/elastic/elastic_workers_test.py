@@ -255,3 +255,54 @@ def test_a_worker_that_cannot_leave_takes_part_again(
     names_it = first_calls.exclusive(_worker_index, workers={0})
     assert coordinator.schedule_on(1, names_it).fetch() == 1
     assert coordinator.schedule_on(0, _worker_index).fetch() == 0
+
+
+def _unreachable() -> tf.errors.OpError:
+    return tf.errors.UnavailableError(
+        None,
+        None,
+        "failed to connect to all addresses\nAdditional GRPC error information "
+        "from remote target /job:worker/replica:0/task:0 while calling Enqueue",
+    )
+
+
+class _Result:
+    """A result on worker 0, like a variable."""
+
+    def __init__(self, *, is_lost: bool) -> None:
+        self.num_fetched = 0
+        self._is_lost = is_lost
+
+    def numpy(self) -> int:
+        self.num_fetched += 1
+        if self._is_lost:
+            raise _unreachable()
+        return 7
+
+
+def test_results_that_were_lost_hold_up_no_later_ones(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    is_back = threading.Event()
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.WorkerReadmitted):
+            is_back.set()
+
+    def fail() -> None:
+        raise _unreachable()
+
+    coordinator.events.subscribe(note)
+    gone, later = (_Result(is_lost=is_lost) for is_lost in (True, False))
+    first = coordinator.schedule_on(0, lambda: gone)
+    assert first.get(_TIMEOUT_SECONDS) is gone
+    session.kill("worker", 0)
+    with pytest.raises(errors.ClosureCancelledError):
+        coordinator.schedule_on(0, fail).get(_TIMEOUT_SECONDS)
+    session.start("worker", 0)
+    assert is_back.wait(_TIMEOUT_SECONDS)
+    second = coordinator.schedule_on(0, lambda: later)
+    assert second.get(_TIMEOUT_SECONDS) is later
+    coordinator.remove_worker(0)
+    assert [gone.num_fetched, later.num_fetched] == [0, 1]
+    assert second.fetch() == 7
