@@ -139,8 +139,13 @@ class _Gaps(keras.callbacks.Callback):
         self._ends.append(time.perf_counter())
 
     def of_share(self, share: float) -> float:
-        """Returns the gap than which this share of gaps is not longer."""
-        return float(np.quantile(np.diff(self._ends[_FIRST_CALLS:]), share))
+        """Returns the gap than which this share of gaps is not longer.
+
+        Returns:
+            Not a number if there were too few calls.
+        """
+        gaps = np.diff(self._ends[_FIRST_CALLS:])
+        return float(np.quantile(gaps, share)) if gaps.size else float("nan")
 
 
 def _model(kind: str, options: argparse.Namespace) -> Any:

@@ -1,6 +1,7 @@
 """Tables without a vocabulary, whose rows belong to ids of any value.
 
 dynamic_table.py    rows, their records, and the directories of all shards
+find_functions.py   functions that find the rows of a shard
 past_directories.py directories of shards that are cut otherwise by now
 shard/              one shard: its directory, on the parameter server
 policies.py         pure: rules by which ids get rows, and lose them

@@ -18,6 +18,7 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic.find_functions import FindFunctions
 from tfps_plugin.variables.dynamic.past_directories import PastDirectories
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import tallies
@@ -110,8 +111,9 @@ class DynamicTable:
                 found[0].has_directory = True
                 if variable is variables.rows:
                     found[0].past_directories = self._past
-        # For calls outside of functions: by shard, and who asks.
-        self._functions: dict[Any, Any] = {}
+        self._functions = FindFunctions(
+            self._directory, lambda: [parts for parts, _ in self._shards()]
+        )
         self._unique_name = f"tfps/{rules.name}/{uuid.uuid4().hex}"
 
     def look_up(
@@ -324,37 +326,10 @@ class DynamicTable:
             parts, rows, devices, ids, strict=True
         ):
             self._past.note(device, of_part, self._name_of(of_part))
-            with tf.device(device):
-                found.append(self._found(of_part, part, ids_N, asker))
-        return found
-
-    def _found(
-        self,
-        rows: range,
-        parts: ShardParts,
-        ids_N: tf.Tensor,
-        asker: Asker,
-    ) -> Found:
-        directory = self._directory(rows, parts)
-        if not tf.executing_eagerly():
-            return directory.find(ids_N, asker)
-        # In a function, because there are no locks outside of one.
-        key = (id(parts.rows), rows, asker)
-        function = self._functions.get(key)
-        if function is None:
-            function = tf.function(
-                lambda ids_N: directory.find(ids_N, asker).tensors,
-                [tf.TensorSpec([None], tf.int64)],
-                autograph=False,
+            found.append(
+                self._functions.find(of_part, part, device, ids_N, asker)
             )
-            # Those of earlier layouts would keep the shards of these.
-            present = {id(each.rows) for each, _ in self._shards()}
-            self._functions = {key: function} | {
-                each: earlier
-                for each, earlier in self._functions.items()
-                if each[0] in present
-            }
-        return Found(*function(ids_N))
+        return found
 
     def _directory(self, rows: range, parts: ShardParts) -> ShardDirectory:
         return ShardDirectory(self._name_of(rows), rows, parts, self._rules)

@@ -4,6 +4,7 @@ shard_directory.py  finds and makes the rows of ids
 known_rows.py       ids that have rows, and rows that have no ids
 row_maker.py        makes rows, and room for them
 rules.py            rules that all shards of a table have in common
+whole_functions.py  functions that stay whole inside of others
 found.py            answers of a directory, and who asks
 shard_parts.py      the variables of the shard
 hash_index.py       rows by id

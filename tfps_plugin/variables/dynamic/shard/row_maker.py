@@ -19,6 +19,7 @@ from tfps_plugin.variables.dynamic.shard.rules import Rules
 from tfps_plugin.variables.dynamic.shard.shard_parts import ID
 from tfps_plugin.variables.dynamic.shard.shard_parts import NUM_COLUMNS
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
+from tfps_plugin.variables.dynamic.shard.whole_functions import WholeFunction
 from tfps_plugin.variables.lookup import graph_checks
 
 
@@ -50,6 +51,7 @@ class RowMaker:
         self._rules = rules
         self._evictor = evictor
         self._alone = alone
+        self._filled = WholeFunction(known.fill)
 
     def without_old(self, rows_N: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
         """Returns rows, -1 in place of those that are too old.
@@ -86,7 +88,7 @@ class RowMaker:
             # Removed keys keep their places until the index is filled anew.
             built = tf.cond(
                 num_keys + num_new > self._known.index.most_keys,
-                self._known.fill,
+                self._filled.branch(),
                 lambda: True,
             )
             with tf.control_dependencies([built]):

@@ -28,6 +28,7 @@ from tfps_plugin.variables.dynamic.shard.row_maker import RowMaker
 from tfps_plugin.variables.dynamic.shard.rules import Rules
 from tfps_plugin.variables.dynamic.shard.shard_parts import ID
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
+from tfps_plugin.variables.dynamic.shard.whole_functions import WholeFunction
 from tfps_plugin.variables.updates.update_lock import LocalLock
 
 
@@ -68,6 +69,16 @@ class ShardDirectory:
         self._maker = RowMaker(
             self._known, parts, rules, self._evictor, self._alone
         )
+        # Steps rarely come to these.
+        self._rows_of_any = WholeFunction(self._find_any)
+        self._built = WholeFunction(self._build)
+        self._admitted = WholeFunction(self._admit)
+
+    @property
+    def slots_in_use(self) -> tuple[Any, ...]:
+        """Slots of optimizers that it writes to."""
+        parts = self._parts
+        return parts.followers if self._evictor is None else parts.slots
 
     def find(self, ids_N: tf.Tensor, asker: Asker) -> Found:
         """Finds the rows of ids.
@@ -105,14 +116,14 @@ class ShardDirectory:
             tf.reduce_all(ids_N >= FIRST_KEY)
         )
         return tf.cond(
-            is_simple, lambda: rows_N, lambda: self._rows_of_any(ids_N)
+            is_simple, lambda: rows_N, self._rows_of_any.branch(ids_N)
         )
 
-    def _rows_of_any(self, ids_N: tf.Tensor) -> tf.Tensor:
+    def _find_any(self, ids_N: tf.Tensor) -> tf.Tensor:
         with self._alone([ids_N]):
             _, version = self._known.index.look_up(ids_N[:0])
             is_current = tf.equal(version, self._known.recorded_version())
-            built = tf.cond(is_current, lambda: True, self._build)
+            built = tf.cond(is_current, lambda: True, self._built.branch())
             with tf.control_dependencies([built]):
                 return self._known.rows_with_lowest(ids_N)
 
@@ -144,7 +155,7 @@ class ShardDirectory:
         return tf.cond(
             tf.equal(num_present, tf.size(ids_N, tf.int64)),
             lambda: rows_N,
-            lambda: self._admit(ids_N, rows_N, now),
+            self._admitted.branch(ids_N, rows_N, now),
         )
 
     def _admit(

@@ -55,12 +55,14 @@ class Tallies:
 
     def add(self, changes: dict[int, tf.Tensor | int]) -> tf.Operation:
         """Adds to some numbers."""
-        values = [
-            tf.cast(changes.get(number, 0), tf.int64)
-            for number in range(NUM_TALLIES)
-        ]
+        added = tf.scatter_nd(
+            tf.constant([[number] for number in changes]),
+            tf.stack([tf.cast(each, tf.int64) for each in changes.values()]),
+            [NUM_TALLIES],
+        )
+        # At once: no other operation keeps all of what several tasks add.
         return tf.raw_ops.AssignAddVariableOp(
-            resource=self.handle(), value=tf.stack(values)
+            resource=self.handle(), value=added
         )
 
     def read(self) -> tf.Tensor:
