@@ -209,12 +209,32 @@ class MappedRegion:
             now: Time of the latest use.
         """
         for start in range(0, self._array_bytes, _COPIED_AT_ONCE):
-            ctypes.memmove(
-                other._address + start,
-                self._address + start,
-                min(_COPIED_AT_ONCE, self._array_bytes - start),
-            )
-            other.keep_limit(now, waits=True)
+            num_bytes = min(_COPIED_AT_ONCE, self._array_bytes - start)
+            self._read(start, other._address + start, num_bytes)
+            # It is written while the next part is read.
+            other.keep_limit(now)
+        other.keep_limit(now, waits=True)
+
+    def _read(self, start: int, target: int, num_bytes: int) -> None:
+        """Copies bytes of the array to an address."""
+        place = start + self._address - self._begin
+        first = min(num_bytes, max(0, -place))
+        last = max(first, min(num_bytes, self.num_bytes - place))
+        # Those beside the file.
+        source = self._address + start
+        ctypes.memmove(target, source, first)
+        ctypes.memmove(target + last, source + last, num_bytes - last)
+        # By the file, which the system reads ahead: as memory, it would come
+        # one page at a time.
+        page_calls.read_to(
+            self._descriptor, place + first, target + first, last - first
+        )
+        pages = np.arange(
+            (place + first) // PAGE_BYTES, (place + last) // PAGE_BYTES
+        )
+        with self._lock:
+            pages = pages[~self._uses.are_present(pages)]
+        page_calls.drop(self._descriptor, self._runs(pages))
 
     def close(self) -> None:
         """Closes the file; what is mapped stays."""

@@ -138,6 +138,29 @@ def _advise_together(ranges_R2: np.ndarray, advice: int) -> int:
     return len(ranges_R2)
 
 
+def read_to(descriptor: int, place: int, address: int, num_bytes: int) -> None:
+    """Reads a part of a file to memory.
+
+    Args:
+        descriptor: Descriptor of the file.
+        place: Its first byte in the file.
+        address: Its first byte in memory.
+        num_bytes: Its size.
+
+    Raises:
+        OSError: If the file cannot be read, or is shorter.
+    """
+    done = 0
+    while done < num_bytes:
+        target = (ctypes.c_char * (num_bytes - done)).from_address(
+            address + done
+        )
+        num_read = os.preadv(descriptor, [target], place + done)
+        if num_read == 0:
+            raise OSError(f"A file ends before byte {place + num_bytes}.")
+        done += num_read
+
+
 def begin_writes(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
     """Begins to write what has changed, and hardly waits.
 

@@ -96,6 +96,38 @@ def test_frequent_rows_stay_in_memory(folder: str) -> None:
     region.close()
 
 
+@pytest.mark.parametrize("shifts", [(0, 64), (192, 128), (64, 64)])
+def test_a_copy_leaves_the_original_on_the_disk(
+    folder: str, shifts: tuple[int, int]
+) -> None:
+    # Rows that begin at other places of their pages, as of TensorFlow.
+    raw = [np.empty(4 * _ROWS * _WIDTH + 8192, np.uint8) for _ in shifts]
+    array, copied = (
+        each[shift:][: 4 * _ROWS * _WIDTH]
+        .view(np.float32)
+        .reshape(_ROWS, _WIDTH)
+        for each, shift in zip(raw, shifts, strict=True)
+    )
+    region, other = (
+        MappedRegion(each, folder, _LIMIT) for each in (array, copied)
+    )
+    truth = np.random.default_rng(3).normal(size=array.shape).astype("float32")
+    array[:] = truth
+    region.keep_limit(1, waits=True)
+    # What is in memory alone is copied, too.
+    array[7], truth[7] = 7.0, 7.0
+    region.copy_to(other, 2)
+    # Before anything looks at the memory. The system drops a page that it is
+    # just handling later.
+    some = other.most_pages // 10
+    assert region.num_resident_pages() <= region.most_pages + some
+    assert other.num_resident_pages() <= other.most_pages + some
+    np.testing.assert_array_equal(copied, truth)
+    np.testing.assert_array_equal(array, truth)
+    for each in (region, other):
+        each.close()
+
+
 @pytest.mark.parametrize("is_allowed", [True, False])
 def test_lookups_make_room_for_what_they_bring(
     folder: str, monkeypatch: pytest.MonkeyPatch, is_allowed: bool
