@@ -112,7 +112,9 @@ class DynamicTable:
                 if variable is variables.rows:
                     found[0].past_directories = self._past
         self._functions = FindFunctions(
-            self._directory, lambda: [parts for parts, _ in self._shards()]
+            self._directory,
+            lambda: [parts for parts, _ in self._shards()],
+            clears_slots=rules.eviction is not None,
         )
         self._unique_name = f"tfps/{rules.name}/{uuid.uuid4().hex}"
 

@@ -5,6 +5,8 @@ each shard, and a step that finds rows has one operation for it, which the task
 of the shard runs.
 """
 
+import dataclasses
+import weakref
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -22,6 +24,8 @@ from tfps_plugin.variables.dynamic.shard.whole_functions import WholeFunction
 class FindFunctions:
     """The functions of one table.
 
+    They keep no slot alive: an optimizer may be replaced by another.
+
     Threading: several threads may trace steps at once. If two find rows of a
     shard for the first time, the functions of one are made in vain.
     """
@@ -30,6 +34,8 @@ class FindFunctions:
         self,
         directory_of: Callable[[range, ShardParts], ShardDirectory],
         present: Callable[[], Iterable[ShardParts]],
+        *,
+        clears_slots: bool,
     ) -> None:
         """Makes no function yet.
 
@@ -37,7 +43,9 @@ class FindFunctions:
             directory_of: Returns the directory of a shard by its rows, counted
                 in the table, and its variables.
             present: Returns the variables of the shards that there are now.
+            clears_slots: Whether rows begin anew, and their slots with them.
         """
+        self._clears_slots = clears_slots
         self._directory_of = directory_of
         self._present = present
         self._shards: dict[Any, _OfShard] = {}
@@ -59,12 +67,26 @@ class FindFunctions:
             ids_N: Distinct ids of the shard, int64.
             asker: Who asks.
         """
-        directory = self._directory_of(rows, parts)
-        slots = directory.slots_in_use
-        key = (id(parts.rows), rows, device, tuple(map(id, slots)))
+        key = (id(parts.rows), rows, device)
         shard = self._shards.get(key)
-        if shard is None:
-            shard = _OfShard(directory, {})
+        # Optimizers make slots after the first lookups. Most directories write
+        # to none.
+        in_use = parts.slots if self._clears_slots else parts.followers
+        if shard is None or not shard.has(in_use):
+            slots, followers = (
+                tuple(map(weakref.proxy, each))
+                for each in (in_use, parts.followers)
+            )
+            shard = _OfShard(
+                self._directory_of(
+                    rows,
+                    dataclasses.replace(
+                        parts, slots=slots, followers=followers
+                    ),
+                ),
+                tuple(map(weakref.ref, in_use)),
+                {},
+            )
             # Those of earlier layouts would keep the shards of these.
             present = {id(each.rows) for each in self._present()}
             self._shards = {
@@ -82,7 +104,14 @@ class FindFunctions:
 
 class _OfShard(NamedTuple):
     directory: ShardDirectory
+    slots: tuple[Any, ...]
     functions: dict[Asker, WholeFunction]
+
+    def has(self, slots: tuple[Any, ...]) -> bool:
+        """Returns whether it was made for these slots."""
+        return len(slots) == len(self.slots) and all(
+            ours() is slot for ours, slot in zip(self.slots, slots, strict=True)
+        )
 
 
 def _function(

@@ -1,7 +1,9 @@
 """Tests of the functions that find rows."""
 
+import gc
 import logging
 import uuid
+import weakref
 from typing import Any
 from unittest import mock
 
@@ -78,6 +80,7 @@ def test_slots_that_are_made_later_are_cleared() -> None:
     functions = FindFunctions(
         lambda rows, parts: ShardDirectory(name, rows, parts, rules),
         lambda: [given["parts"]],
+        clears_slots=True,
     )
 
     def step(ids: tf.Tensor) -> np.ndarray:
@@ -95,3 +98,10 @@ def test_slots_that_are_made_later_are_cleared() -> None:
     again = step(_IDS)
     np.testing.assert_array_equal(again, first)
     np.testing.assert_array_equal(slot.numpy()[again], np.zeros((3, 3)))
+    # Another optimizer takes the place of this one.
+    reference = weakref.ref(slot)
+    given["parts"] = ShardParts(rows, records, usage)
+    del slot
+    gc.collect()
+    assert reference() is None
+    np.testing.assert_array_equal(step(_IDS), first)

@@ -74,12 +74,6 @@ class ShardDirectory:
         self._built = WholeFunction(self._build)
         self._admitted = WholeFunction(self._admit)
 
-    @property
-    def slots_in_use(self) -> tuple[Any, ...]:
-        """Slots of optimizers that it writes to."""
-        parts = self._parts
-        return parts.followers if self._evictor is None else parts.slots
-
     def find(self, ids_N: tf.Tensor, asker: Asker) -> Found:
         """Finds the rows of ids.
 
