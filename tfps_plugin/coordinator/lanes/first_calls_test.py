@@ -1,11 +1,13 @@
 """Tests of exclusive first calls."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.calls.worker_calls import InFlightCall
 from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.coordinator.lanes import first_calls
 
@@ -81,3 +83,33 @@ def test_the_chief_itself_waits_for_nobody() -> None:
     assert first_calls.exclusive(_step)(1) == 2
     with _on(None):
         assert first_calls.exclusive(_step)(1) == 2
+
+
+class _OtherWorkers:
+    """All are there, in their third life."""
+
+    def __init__(self) -> None:
+        self.kept: set[int] = set()
+
+    def require(self, workers: Collection[int]) -> dict[int, int]:
+        self.kept.update(workers)
+        return dict.fromkeys(workers, 2)
+
+    def release(self) -> None:
+        self.kept.clear()
+
+
+def test_other_workers_are_kept_until_the_closure_waits() -> None:
+    others, in_flight = _OtherWorkers(), InFlightCall()
+    context = DispatchContext(
+        *(1, 0, 0, "/device:CPU:0", WorkerCalls()),
+        call=in_flight,
+        other_workers=others,
+    )
+    with dispatch_context.dispatching(context):
+        assert first_calls.exclusive(_step, workers=(1, 2))(1) == 2
+        # It is on the first of the two itself.
+        assert (others.kept, in_flight.pinned) == ({2}, {2: 2})
+        first_calls.release()
+    # Otherwise a wait would end with the call of a worker that it lets go.
+    assert (others.kept, in_flight.pinned) == (set(), {})

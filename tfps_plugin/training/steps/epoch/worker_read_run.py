@@ -279,9 +279,8 @@ class WorkerReadRun(StepRun):
 
     def begins_again(self, claim: Claim) -> None:
         """Gives back the steps that an earlier run of a closure has started."""
-        if claim.is_open:
+        if self._account.settle(claim, 0):
             self._begins_again(claim.num_steps)
-        self._account.settle(claim, 0)
 
     def share_finished(self, share: Share) -> None:
         """Adds the counts of a finished split; called by the reader."""
