@@ -9,7 +9,9 @@ second, the CPU milliseconds of all processes for a step, and ratios round by
 round; the memory of the parameter servers for each; and of the first pass,
 which makes the rows, the usual and the longest time between the ends of two
 calls. With `--torchrec`, TorchRec takes its turns, too (see
-`torchrec_dynamic_peer`).
+`torchrec_dynamic_peer`). With `--many-tables`, each id of an example has a
+table of its own, with its part of the rows, and all are stacked in a
+`tfps.layers.DistributedEmbedding`, with vocabularies or without.
 """
 
 import argparse
@@ -52,6 +54,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--torchrec", action="store_true")
+    parser.add_argument("--many-tables", action="store_true")
     options = parser.parse_args()
     with (
         tfps.LocalCluster(num_workers=2, num_ps=2) as cluster,
@@ -150,17 +153,53 @@ class _Gaps(keras.callbacks.Callback):
 
 def _model(kind: str, options: argparse.Namespace) -> Any:
     inputs = keras.Input((options.ids,), dtype="int64")
-    layer = (
-        keras.layers.Embedding(options.rows, options.width)
-        if kind == "fixed"
-        else tfps.layers.DynamicEmbedding(options.width, capacity=options.rows)
-    )
-    outputs = keras.layers.Dense(1)(keras.layers.Flatten()(layer(inputs)))
-    model = keras.Model(inputs, outputs)
+    if options.many_tables:
+        layer = _many_tables(kind, options)
+        columns = [inputs[:, column] for column in range(options.ids)]
+        rows = keras.layers.Concatenate()(layer(columns))
+    elif kind == "fixed":
+        embedding = keras.layers.Embedding(options.rows, options.width)
+        rows = keras.layers.Flatten()(embedding(inputs))
+    else:
+        embedding = tfps.layers.DynamicEmbedding(
+            options.width, capacity=options.rows
+        )
+        rows = keras.layers.Flatten()(embedding(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(1)(rows))
     model.compile(
         keras.optimizers.Adagrad(0.01), "mse", steps_per_execution=_STEPS_A_CALL
     )
     return model
+
+
+def _many_tables(
+    kind: str, options: argparse.Namespace
+) -> tfps.layers.DistributedEmbedding:
+    num_rows = _rows_of_each(options)
+    is_fixed = kind == "fixed"
+    tables = [
+        tfps.layers.TableConfig(
+            f"table{number}",
+            vocabulary_size=num_rows if is_fixed else None,
+            embedding_dim=options.width,
+            capacity=None if is_fixed else num_rows,
+        )
+        for number in range(options.ids)
+    ]
+    return tfps.layers.DistributedEmbedding(
+        [
+            tfps.layers.FeatureConfig(
+                table.name, table, (None,), (None, options.width)
+            )
+            for table in tables
+        ]
+    )
+
+
+def _rows_of_each(options: argparse.Namespace) -> int:
+    """Returns the number of rows of a table."""
+    rows: int = options.rows
+    return rows // options.ids if options.many_tables else rows
 
 
 def _all_ids(
@@ -207,6 +246,7 @@ def _example(
     ids: tf.Tensor, options: argparse.Namespace
 ) -> tuple[tf.Tensor, tf.Tensor]:
     ids = tf.reshape(ids, [options.batch, options.ids])
+    ids %= _rows_of_each(options)
     return ids, tf.cast(ids[:, :1] % 2, tf.float32)
 
 
