@@ -205,12 +205,22 @@ class RemoteVariable(Table, LateBoundVariable):
             )
         super()._copy_trackable_to_cpu(object_map)
 
-    def fetch_rows(self, rows: range) -> np.ndarray:
-        """Returns some consecutive rows as an array in this process."""
+    def fetch_rows(self, rows: range | np.ndarray) -> np.ndarray:
+        """Returns some rows as an array in this process.
+
+        Args:
+            rows: Numbers of the rows.
+        """
 
         def read_once() -> np.ndarray:
             with tf.device(self.device):
-                if len(rows) == self._shape[0]:
+                if isinstance(rows, np.ndarray):
+                    part = tf.raw_ops.ResourceGather(
+                        resource=self.own_handle,
+                        indices=tf.constant(rows),
+                        dtype=self.dtype,
+                    )
+                elif len(rows) == self._shape[0]:
                     part = compat.read_resource(self.own_handle, self.dtype)
                 else:
                     # Once rows have been looked up, a read copies the whole

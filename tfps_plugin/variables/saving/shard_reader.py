@@ -1,7 +1,10 @@
 """Reads the shards of one table as one value."""
 
+import itertools
 import math
+import operator
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.table import Table
+from tfps_plugin.variables.saving import row_blocks
 
 # Whole tables pass through the chief in blocks of about this size.
 BLOCK_BYTES = 16 << 20
@@ -103,6 +107,39 @@ def fetch_blocks(
         yield first, table.shards[shard].fetch_rows(rows)
 
 
+def fetch_pieces(table: Table, pieces: Sequence[range]) -> Iterator[np.ndarray]:
+    """Fetches ranges of rows, several of them in one message.
+
+    Args:
+        table: The table.
+        pieces: Ranges of rows.
+
+    Yields:
+        The rows, one block behind the other.
+    """
+    if len(pieces) == 1:
+        for _, fetched in fetch_blocks(table, pieces[0]):
+            yield fetched
+        return
+    by_shard = itertools.groupby(
+        (
+            overlap
+            for rows in pieces
+            for overlap in table.layout.overlaps(rows.start, rows.stop)
+        ),
+        operator.itemgetter(0),
+    )
+    for shard, overlaps in by_shard:
+        of_shard = (rows for _, rows in overlaps)
+        for block in row_blocks.cut(of_shard, _rows_of_a_block(table)):
+            yield table.shards[shard].fetch_rows(row_blocks.numbers(block))
+
+
+def _rows_of_a_block(table: Table) -> int:
+    row_bytes = math.prod(table.shape.as_list()[1:]) * table.dtype.size
+    return max(1, BLOCK_BYTES // max(1, row_bytes))
+
+
 def blocks(
     table: Table, wanted: range | None = None
 ) -> Iterator[tuple[int, range]]:
@@ -119,8 +156,7 @@ def blocks(
     """
     if wanted is None:
         wanted = range(table.layout.num_rows)
-    row_bytes = math.prod(table.shape.as_list()[1:]) * table.dtype.size
-    limit = max(1, BLOCK_BYTES // max(1, row_bytes))
+    limit = _rows_of_a_block(table)
     for shard, rows in table.layout.overlaps(wanted.start, wanted.stop):
         step = len(rows) if len(rows) <= 2 * limit else limit
         for start in range(rows.start, rows.stop, step):
