@@ -1,4 +1,4 @@
-"""Tests of a chief that dies while a table makes, evicts and exports rows."""
+"""Tests of a chief that dies while tables make, evict and export rows."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,11 +38,14 @@ class _Reader:
     """Follows an export folder, as long as the context lasts.
 
     Attributes:
-        found: Step, ids and rows of each export that it has seen.
+        found: Step, and ids and rows of each table, of each export that it
+            has seen.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self.found: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self.found: list[
+            tuple[int, dict[str, tuple[np.ndarray, np.ndarray]]]
+        ] = []
         self._folder = folder
         self._tables: serving.Tables | None = None
         self._is_over = threading.Event()
@@ -77,8 +81,11 @@ class _Reader:
         elif self._tables.refresh() is None:
             return
         snapshot = self._tables.snapshot()
-        table = snapshot.tables["ids"]
-        self.found.append((snapshot.export.step, table.ids, table.rows))
+        tables = {
+            name: (table.ids, table.rows)
+            for name, table in snapshot.tables.items()
+        }
+        self.found.append((snapshot.export.step, tables))
 
 
 def _run(
@@ -163,41 +170,73 @@ def test_a_new_chief_goes_on_to_the_rows_of_an_undisturbed_one(
     kind: str,
     options: tuple[Any, ...],
 ) -> None:
+    _require_undisturbed(cluster, tmp_path, kind, options, program.ALONE)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="between two steps"),
+        pytest.param(("--die-at-sync", 2), id="while rows are written"),
+    ],
+)
+@pytest.mark.parametrize("kind", program.STEPS)
+def test_tables_that_are_stacked_go_on_as_well(
+    cluster: tfps.LocalCluster,
+    tmp_path: pathlib.Path,
+    kind: str,
+    options: tuple[Any, ...],
+) -> None:
+    _require_undisturbed(
+        cluster, tmp_path, kind, ("--stacked", *options), program.STACKED
+    )
+
+
+def _require_undisturbed(
+    cluster: tfps.LocalCluster,
+    folder: pathlib.Path,
+    kind: str,
+    options: tuple[Any, ...],
+    names: Iterable[str],
+) -> None:
+    """Kills a program, runs it again, and compares its tables."""
     num_steps = program.STEPS[kind]
     # When rows have been evicted for some time.
     dies_after = num_steps * 2 // 3
-    with _Reader(tmp_path / "exported") as reader:
-        ended = _run(
-            cluster, tmp_path, kind, "--die-after", dies_after, *options
-        )
+    results = {name: folder / f"{name.split('/')[-1]}.npz" for name in names}
+    stacked = [each for each in options if each == "--stacked"]
+    with _Reader(folder / "exported") as reader:
+        ended = _run(cluster, folder, kind, "--die-after", dies_after, *options)
         assert ended == -signal.SIGKILL
-        assert not (tmp_path / "result.npz").exists()
-        num_before = serving.Tables(tmp_path / "exported").version
-        assert _run(cluster, tmp_path, kind) == 0
-    with np.load(tmp_path / "result.npz") as result:
-        ids, rows, slots = (result[each] for each in ("ids", "rows", "slots"))
-        # It has gone on from a backup.
-        assert dies_after - 30 <= result["began_at"] < num_steps
-        assert result["iterations"] == num_steps
-        assert (result["evicted"] > 0) == (kind == "evicts")
-    truth = _Truth(kind)
-    truth.require_equal(num_steps, ids, rows, slots)
-    met = truth.ids(num_steps)
-    if kind == "evicts":
-        last = program.ids_of(kind)[-_KEPT_STEPS * program.BATCH :]
-        assert len(ids) < len(met)
-        met = set(last.reshape(-1).tolist())
-    assert met <= set(ids.tolist())
+        assert not any(path.exists() for path in results.values())
+        num_before = serving.Tables(folder / "exported").version
+        assert _run(cluster, folder, kind, *stacked) == 0
     # The reader has seen whole moments, and now has what the model has.
-    tables = serving.Tables(tmp_path / "exported")
+    tables = serving.Tables(folder / "exported")
     assert tables.version > num_before > 1
-    assert tables["ids"].ids.tolist() == sorted(ids)
-    np.testing.assert_array_equal(tables["ids"].lookup(ids), rows)
     assert len(reader.found) > 2
-    for step, its_ids, its_rows in reader.found:
-        truth.require_equal(step, its_ids, its_rows)
-        if kind == "grows":
-            assert set(its_ids.tolist()) == truth.ids(step)
-    step, its_ids, its_rows = reader.found[-1]
-    assert step == num_steps
-    np.testing.assert_array_equal(np.sort(its_ids), np.sort(ids))
+    assert reader.found[-1][0] == num_steps
+    truth = _Truth(kind)
+    for name, path in results.items():
+        with np.load(path) as result:
+            ids, rows = result["ids"], result["rows"]
+            # It has gone on from a backup.
+            assert dies_after - 30 <= result["began_at"] < num_steps
+            assert result["iterations"] == num_steps
+            assert (result["evicted"] > 0) == (kind == "evicts")
+            truth.require_equal(num_steps, ids, rows, result["slots"])
+        met = truth.ids(num_steps)
+        if kind == "evicts":
+            last = program.ids_of(kind)[-_KEPT_STEPS * program.BATCH :]
+            assert len(ids) < len(met)
+            met = set(last.reshape(-1).tolist())
+        assert met <= set(ids.tolist())
+        assert tables[name].ids.tolist() == sorted(ids)
+        np.testing.assert_array_equal(tables[name].lookup(ids), rows)
+        for step, found in reader.found:
+            its_ids, its_rows = found[name]
+            truth.require_equal(step, its_ids, its_rows)
+            if kind == "grows":
+                assert set(its_ids.tolist()) == truth.ids(step)
+        its_ids, _ = reader.found[-1][1][name]
+        np.testing.assert_array_equal(np.sort(its_ids), np.sort(ids))

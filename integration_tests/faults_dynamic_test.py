@@ -121,83 +121,6 @@ def test_rows_are_found_after_ps_are_lost(
     _assert_every_id_has_one_row(model)
 
 
-# Ids that each example has, and one of its own: the room for these runs out
-# after about 120 batches.
-_HOT = [-1, -2]
-_COLD_STEPS = 300
-_SAVED_AT, _KILLED_AT = 150, 200
-
-
-@pytest.mark.parametrize("lost", [(1,), (0, 1)], ids=str)
-def test_a_table_that_evicts_is_its_checkpoint_and_the_steps_after_it(
-    cluster: tfps.LocalCluster, tmp_path: pathlib.Path, lost: tuple[int, ...]
-) -> None:
-    strategy = tfps.ParameterServerStrategy(
-        cluster.cluster_resolver,
-        tfps.partitioners.FixedShardsPartitioner(2),
-        consistency=tfps.Sync(),
-    )
-    coordinator = tfps.ClusterCoordinator(strategy)
-    seen = Seen(coordinator)
-    with strategy.scope():
-        layer = tfps.layers.DynamicEmbedding(
-            4,
-            "zeros",
-            capacity=400,
-            eviction=tfps.layers.Eviction("least_recent"),
-        )
-        model = keras.Sequential([keras.Input((3,), dtype="int64"), layer])
-        # Each step adds 1 to the row of an id that all examples have, and an
-        # eighth to that of an id of one example.
-        model.compile(
-            keras.optimizers.SGD(1.0),
-            lambda _, rows: -keras.ops.sum(rows, axis=(1, 2)),
-        )
-        model.optimizer.build(model.trainable_variables)
-    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
-    steps = {}
-
-    def save() -> None:
-        manager.save()
-        manager.sync()
-        steps["saved"] = int(model.optimizer.iterations)
-        assert layer.statistics()["evicted"] > 0
-
-    def kill() -> None:
-        steps["killed"] = int(model.optimizer.iterations)
-        for index in lost:
-            cluster.kill("ps", index)
-        for index in lost:
-            cluster.start("ps", index)
-
-    cold = np.arange(_COLD_STEPS * _BATCH)
-    ids = np.stack([*(np.full_like(cold, one) for one in _HOT), cold], 1)
-    model.fit(
-        ids,
-        np.zeros((len(ids), 1)),
-        batch_size=_BATCH,
-        shuffle=False,
-        verbose=0,
-        callbacks=[At({_SAVED_AT: save, _KILLED_AT: kill})],
-    )
-    assert sorted(set(seen.recovered())) == list(lost)
-    assert steps["saved"] < steps["killed"]
-    exported, rows = layer.export()
-    assert len(set(exported)) == len(exported) == layer.size()
-    found = dict(zip(exported.tolist(), rows[:, 0].tolist(), strict=True))
-    done = int(model.optimizer.iterations)
-    assert _SAVED_AT <= done < _COLD_STEPS
-    # The truth: what no step after the checkpoint has done is not there.
-    assert [found.pop(one) for one in _HOT] == [done, done]
-    assert set(found.values()) == {1 / _BATCH}
-    first, last = (steps[each] * _BATCH for each in ("saved", "killed"))
-    assert not [one for one in found if first <= one < last]
-    # None of those of the last steps is lost.
-    assert set(found).issuperset(range((_COLD_STEPS - 60) * _BATCH, len(cold)))
-    assert layer.statistics()["evicted"] > 0
-    coordinator.close()
-
-
 # Those with clusters of their own come last: with another cluster, the job of
 # the one that others share is over.
 
@@ -288,5 +211,5 @@ def test_directories_of_the_past_are_freed(
 def _is_there(device: str, name: str) -> bool:
     with tf.device(device):
         return bool(
-            tf.raw_ops.VarIsInitializedOp(resource=Tallies(name).handle())
+            tf.raw_ops.VarIsInitializedOp(resource=Tallies(name, 1).handle())
         )

@@ -1,10 +1,11 @@
-"""A chief that trains a dynamic table with backups and exports, and may die.
+"""A chief that trains dynamic tables with backups and exports, and may die.
 
     python integration_tests/train_and_export.py FOLDER CLUSTER {grows,evicts}
-        [--die-after STEP] [--die-at-sync NUMBER]
+        [--stacked] [--die-after STEP] [--die-at-sync NUMBER]
 
-CLUSTER is a JSON object of the addresses of workers and ps. Backups, exports
-and the result are in FOLDER. It kills itself when so many steps have been made,
+CLUSTER is a JSON object of the addresses of workers and ps. There is one table,
+or two that are stacked and meet the same ids. Backups, exports and the results
+of each table are in FOLDER. It kills itself when so many steps have been made,
 or when an export that begins later writes the file of this number.
 """
 
@@ -13,6 +14,7 @@ import json
 import os
 import pathlib
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -31,6 +33,9 @@ STEPS_BETWEEN_BACKUPS = 10
 HOT = (-1, -2)
 STEPS = {"grows": 80, "evicts": 200}
 CAPACITY = {"grows": 2000, "evicts": 400}
+# Tables by the name that their exports have, and how much larger they are.
+ALONE = {"ids": 1}
+STACKED = {"embed/ids": 1, "embed/more": 2}
 
 
 def ids_of(kind: str) -> np.ndarray:
@@ -44,6 +49,43 @@ def ids_of(kind: str) -> np.ndarray:
     pool = random.integers(-(2**63), 2**63 - 1, 1000)
     places = random.random((len(number), 3)) * (20 + number[:, None])
     return pool[places.astype(int)]
+
+
+def _model(kind: str, *, stacked: bool) -> tuple[keras.Model, Any]:
+    """Returns a model of one table or two, and their layer."""
+    eviction = tfps.layers.Eviction("least_recent")
+    options: dict[str, Any] = {
+        "eviction": eviction if kind == "evicts" else None,
+        "combiner": "sum",
+    }
+    ids = keras.Input((3,), dtype="int64")
+    if not stacked:
+        alone = tfps.layers.DynamicEmbedding(
+            WIDTH, "zeros", capacity=CAPACITY[kind], name="ids", **options
+        )
+        return keras.Model(ids, alone(ids)), alone
+    tables = [
+        tfps.layers.TableConfig(
+            name.removeprefix("embed/"),
+            None,
+            WIDTH,
+            "zeros",
+            capacity=factor * CAPACITY[kind],
+            **options,
+        )
+        for name, factor in STACKED.items()
+    ]
+    layer = tfps.layers.DistributedEmbedding(
+        [
+            tfps.layers.FeatureConfig(
+                table.name, table, (None, 3), (None, WIDTH)
+            )
+            for table in tables
+        ],
+        name="embed",
+    )
+    rows = layer([ids] * len(tables))
+    return keras.Model(ids, keras.layers.Concatenate()(rows)), layer
 
 
 class _Death(keras.callbacks.Callback):
@@ -81,6 +123,7 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("cluster", type=json.loads)
     parser.add_argument("kind", choices=STEPS)
+    parser.add_argument("--stacked", action="store_true")
     parser.add_argument("--die-after", type=int)
     parser.add_argument("--die-at-sync", type=int)
     arguments = parser.parse_args()
@@ -93,19 +136,10 @@ def main() -> None:
         consistency=tfps.Sync(),
     )
     with strategy.scope():
-        layer = tfps.layers.DynamicEmbedding(
-            WIDTH,
-            "zeros",
-            capacity=CAPACITY[arguments.kind],
-            eviction=tfps.layers.Eviction("least_recent")
-            if arguments.kind == "evicts"
-            else None,
-            name="ids",
-        )
-        model = keras.Sequential([keras.Input((3,), dtype="int64"), layer])
+        model, layer = _model(arguments.kind, stacked=arguments.stacked)
         model.compile(
             keras.optimizers.Adagrad(LEARNING_RATE, FIRST_SLOT),
-            lambda _, rows: -keras.ops.sum(rows, axis=(1, 2)),
+            lambda _, rows: -keras.ops.sum(rows, axis=1),
         )
         model.optimizer.build(model.trainable_variables)
     death = _Death(arguments.die_after, arguments.die_at_sync)
@@ -126,22 +160,45 @@ def main() -> None:
             death,
         ],
     )
-    (slots,) = [
-        each
-        for each in model.optimizer.variables
-        if each.shape == layer._embeddings.shape
-    ]
-    records = keras.ops.convert_to_numpy(layer._records)
-    are_used = records[:, 1] > 0
-    np.savez(
-        arguments.folder / "result.npz",
-        ids=records[are_used, 0],
-        rows=keras.ops.convert_to_numpy(layer._embeddings)[are_used],
-        slots=keras.ops.convert_to_numpy(slots)[are_used],
-        began_at=death.began_at,
-        iterations=int(model.optimizer.iterations),
-        evicted=layer.statistics()["evicted"],
+    done: dict[str, Any] = {
+        "began_at": death.began_at,
+        "iterations": int(model.optimizer.iterations),
+    }
+    for name, result in _results(layer, model.optimizer):
+        np.savez(arguments.folder / f"{name}.npz", **result, **done)
+
+
+def _results(
+    layer: Any, optimizer: keras.optimizers.Optimizer
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields name, ids, rows and slots of each table."""
+    if isinstance(layer, tfps.layers.DynamicEmbedding):
+        stack = layer._stack
+    else:
+        (stack,) = layer._rows_by_id
+    embeddings, records = (
+        keras.ops.convert_to_numpy(stack.variables[each])
+        for each in ("embeddings", "records")
     )
+    (slots,) = [
+        keras.ops.convert_to_numpy(each)
+        for each in optimizer.variables
+        if each.shape == embeddings.shape
+    ]
+    space = stack.table.space
+    for table in stack.tables:
+        cells = space.cells_of(table.number, range(space.num_rows))
+        rows = np.concatenate([np.array(each) for each in cells])
+        rows = rows[records[rows, 1] > 0]
+        yield (
+            table.name,
+            {
+                "ids": records[rows, 0],
+                "rows": embeddings[rows],
+                "slots": slots[rows],
+                "evicted": table.statistics()["evicted"],
+            },
+        )
 
 
 if __name__ == "__main__":

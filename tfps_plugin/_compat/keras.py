@@ -24,6 +24,9 @@ from keras.src.backend.common.stateless_scope import (
     in_stateless_scope as in_stateless_scope,
 )
 
+# Keras only asks for the shapes of a layer's outputs.
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
 # Keras offers no hook for assignments and lookups of variables.
 from keras.src.backend.tensorflow import core as tensorflow_core
 
@@ -84,6 +87,16 @@ def initializer_behind(
     if shape is None or any(size is None for size in shape):
         return None
     return initializer, tuple(int(size) for size in shape)
+
+
+def asks_for_shapes() -> bool:
+    """Returns whether Keras calls a layer for the shapes of its outputs alone.
+
+    False in a `tf.function` of the program, whose trace may be kept.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    name: str = getattr(graph, "name", "")
+    return in_symbolic_scope() and name.startswith("scratch_graph")
 
 
 def path_behind(initial_value: Any) -> str | None:

@@ -1,8 +1,8 @@
 """First rows of ids, with NumPy: those that parameter servers make.
 
-`variables/dynamic/initial_rows.py` and `variables/dynamic/id_hashing.py` do the
-same with TensorFlow, with the constants of this module and in the same order,
-so that both are equal to the last bit.
+`variables/dynamic/initial_rows.py` and `variables/dynamic/ids/id_hashing.py` do
+the same with TensorFlow, with the constants of this module and in the same
+order, so that both are equal to the last bit.
 """
 
 import dataclasses

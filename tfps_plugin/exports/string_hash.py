@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 # SipHash-2-4 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012),
-# with the key of `variables/dynamic/string_ids.py`.
+# with the key of `variables/dynamic/ids/string_ids.py`.
 _KEY = (0x7466_7073, 0x6964_7321)
 _NUM_IDS = np.uint64(2**63 - 1)
 _BLOCK_BYTES = 8

@@ -2,7 +2,8 @@
 
 distributed_embedding.py  the layer
 dynamic_embedding.py      the layer without a vocabulary
-rows_by_id.py             rows found by ids of any value, of both layers
+rows_by_id.py             a table whose rows are found by ids of any value
+row_stack.py              variables and lookups of such tables, stacked or alone
 row_options.py            pure: options of such rows, and their checks
 config.py                 descriptions of a feature and its table
 plan.py                   the variables of a layer, and who looks up where

@@ -49,7 +49,9 @@ class TableConfig:
         vocabulary_size: Number of rows. None: the table has no vocabulary. Its
             ids are any integers or strings, and each gets a row of its own
             when a step that trains meets it first, as in
-            `tfps.layers.DynamicEmbedding`.
+            `tfps.layers.DynamicEmbedding`. Such tables are stacked with each
+            other, if they have the same `embedding_dim`, `admission` and
+            `eviction`.
         embedding_dim: Length of a row.
         initializer: Initial values: a Keras initializer or the name of one. By
             default uniform from -0.05 to 0.05, as in `keras.layers.Embedding`.

@@ -12,11 +12,13 @@ from tfps_plugin.training.embedding import stacked_lookup
 from tfps_plugin.training.embedding.cached_rows import CachedRows
 from tfps_plugin.training.embedding.feature_tree import FeatureTree
 from tfps_plugin.training.embedding.plan import EmbeddingPlan
+from tfps_plugin.training.embedding.row_stack import RowStack
 from tfps_plugin.training.embedding.rows_by_id import RowsById
 from tfps_plugin.training.embedding.stacks import Stacking
 from tfps_plugin.training.saving import block_stores
 from tfps_plugin.training.saving import table_rows
-from tfps_plugin.variables.dynamic import string_ids
+from tfps_plugin.variables.dynamic.ids import string_ids
+from tfps_plugin.variables.saving import row_blocks
 
 # Tables pass through this process in blocks of about this size.
 _BLOCK_BYTES = 16 << 20
@@ -75,8 +77,9 @@ class DistributedEmbedding(keras.layers.Layer):
 
     A table with `vocabulary_size=None` has no vocabulary: its ids are any
     integers or strings, and steps that train make its rows, as in
-    `tfps.layers.DynamicEmbedding`. It is not stacked; all of its features are
-    looked up together. `table` gives access to its contents.
+    `tfps.layers.DynamicEmbedding`. Those of the same `embedding_dim`,
+    `admission` and `eviction` are stacked, and each is as if it were alone.
+    `table` gives access to the contents of one.
 
     Weights are saved under the names of the tables. A file can be loaded into
     a layer that stacks the tables in another way.
@@ -144,19 +147,28 @@ class DistributedEmbedding(keras.layers.Layer):
         self._cached = CachedRows(
             cache_rows,
             cache_max_age_steps,
-            [each.table.name for each in self._plan.dynamic],
+            [
+                each.table.name
+                for plan in self._plan.dynamic
+                for each in plan.tables
+            ],
         )
         self._stacks: list[keras.Variable] = []
         self._rows_by_id = tuple(
-            RowsById(
-                f"table {each.table.name!r}",
-                each.table.name,
-                each.table.embedding_dim,
-                each.initializer,
-                self.variable_dtype,
-                each.table.row_options,
+            RowStack(
+                [
+                    RowsById(
+                        f"table {each.table.name!r}",
+                        each.table.name,
+                        each.table.embedding_dim,
+                        each.initializer,
+                        self.variable_dtype,
+                        each.table.row_options,
+                    )
+                    for each in plan.tables
+                ]
             )
-            for each in self._plan.dynamic
+            for plan in self._plan.dynamic
         )
 
     def build(self, inputs_shape: Any = None) -> None:
@@ -183,11 +195,11 @@ class DistributedEmbedding(keras.layers.Layer):
             # TensorFlow's checkpoints save the attributes of a layer, but not
             # the items of a list of weights.
             self._keep(plan.stack.name, stack)
-        for each, rows in zip(
+        for by_id, row_stack in zip(
             self._plan.dynamic, self._rows_by_id, strict=True
         ):
-            rows.build(self, each.table.name, prefix=f"{each.table.name}_")
-            for variable in rows.variables:
+            row_stack.build(self, by_id.name, prefix=f"{by_id.name}_")
+            for variable in row_stack.all_variables:
                 self._keep(variable.name, variable)
         self.built = True
 
@@ -257,23 +269,34 @@ class DistributedEmbedding(keras.layers.Layer):
         """Yields the number and output of features of tables by id."""
         if training is None:
             training = compat.is_recording()
-        for plan, rows in zip(
+        for plan, stack in zip(
             self._plan.dynamic, self._rows_by_id, strict=True
         ):
-            ids = [asked[number].ids_N for number in plan.features]
-            rows_ND = rows.look_up(
-                tf.concat(ids, 0), training, self.compute_dtype
+            ids = [
+                [asked[number].ids_N for number in each.features]
+                for each in plan.tables
+            ]
+            rows = stack.look_up(
+                [tf.concat(of_table, 0) for of_table in ids],
+                training,
+                self.compute_dtype,
             )
-            of_each = tf.split(
-                rows_ND, [tf.size(each) for each in ids], num=len(ids)
-            )
-            for number, rows_of_feature in zip(
-                plan.features, of_each, strict=True
+            for each, ids_of_table, rows_ND in zip(
+                plan.tables, ids, rows, strict=True
             ):
-                yield (
-                    number,
-                    asked[number].combine(rows_of_feature, plan.table.combiner),
+                of_features = tf.split(
+                    rows_ND,
+                    [tf.size(of_feature) for of_feature in ids_of_table],
+                    num=len(ids_of_table),
                 )
+                for number, rows_of_feature in zip(
+                    each.features, of_features, strict=True
+                ):
+                    combiner = each.table.combiner
+                    yield (
+                        number,
+                        asked[number].combine(rows_of_feature, combiner),
+                    )
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         """Returns `(batch, embedding_dim)` in the structure of the features."""
@@ -373,10 +396,9 @@ class DistributedEmbedding(keras.layers.Layer):
 
     def _dynamic_tables(self) -> Iterator[tuple[str, RowsById]]:
         """Yields the name of each table without a vocabulary, and its rows."""
-        for each, rows in zip(
-            self._plan.dynamic, self._rows_by_id, strict=True
-        ):
-            yield each.table.name, rows
+        for stack in self._rows_by_id:
+            for rows in stack.tables:
+                yield rows.name, rows
 
     def _tables(self) -> Iterator[tuple[str, keras.Variable, range]]:
         """Yields the tables with a vocabulary.
@@ -407,14 +429,23 @@ class DistributedEmbedding(keras.layers.Layer):
     def save_own_variables(self, store: Any) -> None:
         """Saves the tables under their names, one after the other."""
         for name, variable, rows in self._tables():
-            in_blocks = block_stores.rows_for(store, variable, rows)
-            store[name] = (
-                table_rows.rows_of(variable, rows)
-                if in_blocks is None
-                else in_blocks
-            )
-        for variable in self._by_id():
-            store[variable.name] = variable
+            self._save(store, name, variable, [rows])
+        for name, variable, pieces in self._by_id():
+            if pieces is None:
+                store[name] = variable
+            else:
+                self._save(store, name, variable, pieces)
+
+    @staticmethod
+    def _save(
+        store: Any, name: str, variable: keras.Variable, pieces: list[range]
+    ) -> None:
+        in_blocks = block_stores.rows_for(store, variable, pieces)
+        store[name] = (
+            table_rows.rows_of(variable, pieces)
+            if in_blocks is None
+            else in_blocks
+        )
 
     def load_own_variables(self, store: Any) -> None:
         """Loads the tables that `save_own_variables` saved.
@@ -427,7 +458,11 @@ class DistributedEmbedding(keras.layers.Layer):
             name: (len(rows), variable.shape[1])
             for name, variable, rows in tables
         }
-        expected |= {each.name: tuple(each.shape) for each in self._by_id()}
+        for name, variable, pieces in self._by_id():
+            num_rows = variable.shape[0]
+            if pieces is not None:
+                num_rows = sum(map(len, pieces))
+            expected[name] = num_rows, *variable.shape[1:]
         found = {name: tuple(store[name].shape) for name in store.keys()}  # noqa: SIM118
         if found != expected:
             raise ValueError(
@@ -435,15 +470,24 @@ class DistributedEmbedding(keras.layers.Layer):
                 f"Expected: {expected}. Received: {found}"
             )
         for name, variable, rows in tables:
-            _assign(variable, rows, store[name])
-        for each in self._by_id():
-            each.assign(store[each.name])
+            _assign(variable, [rows], store[name])
+        for name, variable, pieces in self._by_id():
+            if pieces is None:
+                variable.assign(store[name])
+            else:
+                _assign(variable, pieces, store[name])
 
-    def _by_id(self) -> list[keras.Variable]:
-        """Returns all variables of tables without a vocabulary."""
-        return [
-            variable for rows in self._rows_by_id for variable in rows.variables
-        ]
+    def _by_id(
+        self,
+    ) -> Iterator[tuple[str, keras.Variable, list[range] | None]]:
+        """Yields what is saved of tables without a vocabulary.
+
+        Of each: a name that does not depend on what is stacked, a variable, and
+        the rows of it; None: all.
+        """
+        for stack in self._rows_by_id:
+            for table in stack.tables:
+                yield from stack.saved(table)
 
     # Serialization.
 
@@ -467,20 +511,14 @@ class DistributedEmbedding(keras.layers.Layer):
         return cls(FeatureTree.structure_from_config(config), **others)
 
 
-def _blocks(variable: keras.Variable, rows: range) -> Iterator[range]:
-    row_bytes = variable.shape[1] * tf.as_dtype(variable.dtype).size
-    step = max(1, _BLOCK_BYTES // row_bytes)
-    for start in range(rows.start, rows.stop, step):
-        yield range(start, min(start + step, rows.stop))
-
-
-def _assign(variable: keras.Variable, rows: range, values: Any) -> None:
+def _assign(variable: keras.Variable, pieces: list[range], values: Any) -> None:
     """Assigns values to rows, from an array or an object that slices to one."""
-    for block in _blocks(variable, rows):
-        part = values[block.start - rows.start : block.stop - rows.start]
+    row_bytes = variable.shape[1] * tf.as_dtype(variable.dtype).size
+    first = 0
+    for block in row_blocks.cut(pieces, max(1, _BLOCK_BYTES // row_bytes)):
+        numbers = row_blocks.array(block)
+        part = values[first : first + len(numbers)]
         variable.value.scatter_update(
-            tf.IndexedSlices(
-                tf.cast(part, variable.dtype),
-                tf.range(block.start, block.stop),
-            )
+            tf.IndexedSlices(tf.cast(part, variable.dtype), numbers)
         )
+        first += len(numbers)

@@ -11,8 +11,9 @@ from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.embedding import feature_ids
 from tfps_plugin.training.embedding import row_options
 from tfps_plugin.training.embedding.config import COMBINERS
+from tfps_plugin.training.embedding.row_stack import RowStack
 from tfps_plugin.training.embedding.rows_by_id import RowsById
-from tfps_plugin.variables.dynamic import string_ids
+from tfps_plugin.variables.dynamic.ids import string_ids
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.storage.tiered_storage import TieredStorage
@@ -140,6 +141,7 @@ class DynamicEmbedding(keras.layers.Layer):
             self.variable_dtype,
             self._options,
         )
+        self._stack = RowStack([self._rows])
 
     def build(self, inputs_shape: Any = None) -> None:
         """Makes the rows and their records.
@@ -150,12 +152,13 @@ class DynamicEmbedding(keras.layers.Layer):
         """
         if self.built:
             return
-        self._rows.build(self, "embeddings")
+        self._stack.build(self, "embeddings")
         # TensorFlow's checkpoints save the attributes of a layer.
-        self._embeddings = self._rows.embeddings
-        self._records = self._rows.records
-        self._usage = self._rows.usage
-        self._counters = self._rows.counters
+        variables = self._stack.variables
+        self._embeddings = variables["embeddings"]
+        self._records = variables["records"]
+        self._usage = variables.get("usage")
+        self._counters = variables.get("counters", variables.get("waiting"))
         self._shared = self._rows.shared
         self.built = True
 
@@ -183,7 +186,8 @@ class DynamicEmbedding(keras.layers.Layer):
         return rows
 
     def _look_up(self, ids_N: tf.Tensor, training: bool) -> tf.Tensor:
-        return self._rows.look_up(ids_N, training, self.compute_dtype)
+        (rows_ND,) = self._stack.look_up([ids_N], training, self.compute_dtype)
+        return rows_ND
 
     @property
     def _owner(self) -> str:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
-from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic.ids import id_hashing
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 
 _FIRST = keras.initializers.RandomNormal(seed=9)

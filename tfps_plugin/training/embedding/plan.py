@@ -1,7 +1,6 @@
 """Plan of an embedding layer: its variables, and the features of each."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,6 +12,7 @@ from tfps_plugin.training.embedding.stacks import Stacking
 from tfps_plugin.training.embedding.stacks import TableSize
 from tfps_plugin.training.embedding.stacks import TableStack
 from tfps_plugin.training.embedding.stacks import stack_tables
+from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.initial_values.stacked_initializer import (
     StackedInitializer,
 )
@@ -55,6 +55,19 @@ class DynamicPlan:
     features: tuple[int, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class DynamicStackPlan:
+    """Variables of one or more tables without a vocabulary.
+
+    Attributes:
+        name: Name of the variable of the rows.
+        tables: The tables, by name.
+    """
+
+    name: str
+    tables: tuple[DynamicPlan, ...]
+
+
 class EmbeddingPlan:
     """Everything that a layer knows before it has variables.
 
@@ -65,7 +78,7 @@ class EmbeddingPlan:
         tree: The features.
         table_stacking: The user's argument.
         stacks: The variables of tables with a vocabulary.
-        dynamic: The tables without one, by name.
+        dynamic: The variables of those without one.
     """
 
     def __init__(self, feature_configs: Any, table_stacking: Stacking) -> None:
@@ -78,52 +91,53 @@ class EmbeddingPlan:
             table.name: keras.initializers.get(table.initializer)
             for table in self.tree.tables
         }
-        sizes = [
-            TableSize(
-                table.name,
-                table.vocabulary_size,
-                table.embedding_dim,
-                # Its limit in memory is its own.
-                is_alone=table.storage is not None,
-            )
-            for table in self.tree.tables
-            if table.vocabulary_size is not None
-        ]
-        # By name, as the stacks: saved state of an optimizer fits as long as
-        # the tables are the same.
+        sizes = [_size(table) for table in self.tree.tables]
+        stacks = stack_tables(sizes, table_stacking)
         self.dynamic = tuple(
-            DynamicPlan(
-                table,
-                initializers[table.name],
+            DynamicStackPlan(
+                stack.name,
                 tuple(
-                    number
-                    for number in self.tree.as_written
-                    if self.tree.features[number].table is table
+                    self._plan_dynamic(size.name, initializers)
+                    for size in stack.tables
                 ),
             )
-            for table in sorted(self.tree.tables, key=lambda each: each.name)
-            if table.is_dynamic
+            for stack in stacks
+            if stack.tables[0].kind
         )
-        _refuse_stacked(table_stacking, self.tree.tables)
         self.stacks = tuple(
             self._plan(stack, initializers)
-            for stack in stack_tables(sizes, table_stacking)
+            for stack in stacks
+            if not stack.tables[0].kind
         )
         self._require_distinct_names()
 
     def _require_distinct_names(self) -> None:
         """Refuses a table whose name another one gives to its records."""
         taken = {plan.stack.name for plan in self.stacks}
+        taken |= {plan.name for plan in self.dynamic}
         taken |= {table.name for table in self.tree.tables}
-        for each in self.dynamic:
+        own = {plan.name for plan in self.dynamic}
+        own |= {each.table.name for p in self.dynamic for each in p.tables}
+        for name in sorted(own):
             for what in _BESIDE:
-                if (name := f"{each.table.name}_{what}") in taken:
+                if (beside := f"{name}_{what}") in taken:
                     raise ValueError(
-                        f"The table {each.table.name!r} has no vocabulary, and "
-                        f"keeps what it knows of its ids as {name!r}. Expected "
-                        f"another name of the table {name!r}. Received: "
-                        f"name={name!r}"
+                        f"The table {name!r} has no vocabulary, and keeps what "
+                        f"it knows of its ids as {beside!r}. Expected another "
+                        f"name of the table {beside!r}. Received: "
+                        f"name={beside!r}"
                     )
+
+    def _plan_dynamic(
+        self, name: str, initializers: dict[str, Any]
+    ) -> DynamicPlan:
+        features = tuple(
+            number
+            for number in self.tree.as_written
+            if self.tree.features[number].table.name == name
+        )
+        table = self.tree.features[features[0]].table
+        return DynamicPlan(table, initializers[name], features)
 
     def _plan(
         self, stack: TableStack, initializers: dict[str, Any]
@@ -156,35 +170,14 @@ class EmbeddingPlan:
         )
 
 
-def _refuse_stacked(
-    table_stacking: Stacking, tables: Sequence[TableConfig]
-) -> None:
-    """Refuses to stack a table without a vocabulary, or one with storage."""
-    if not isinstance(table_stacking, list | tuple):
-        return
-    given = table_stacking
-    # One list of names is one stack.
-    if all(isinstance(each, str) for each in table_stacking):
-        table_stacking = [list(table_stacking)]
-    for table in tables:
-        for each in table_stacking:
-            names = [each] if isinstance(each, str) else each
-            if table.name not in names:
-                continue
-            if table.is_dynamic:
-                reason = (
-                    "has no vocabulary; such a table is not stacked. Expected: "
-                    "tables with a vocabulary_size"
-                )
-            elif table.storage is not None and len(names) > 1:
-                reason = (
-                    "has storage, and so a limit in memory of its own; such a "
-                    "table is not stacked with others. Expected: tables "
-                    "without storage"
-                )
-            else:
-                continue
-            raise ValueError(
-                f"`table_stacking` names the table {table.name!r}, which "
-                f"{reason}. Received: table_stacking={given!r}"
-            )
+def _size(table: TableConfig) -> TableSize:
+    """Returns a table as far as stacking is concerned."""
+    # The limit in memory of a table with storage is its own.
+    is_alone = table.storage is not None
+    if table.vocabulary_size is not None:
+        rows, kind = table.vocabulary_size, ""
+    else:
+        options = table.row_options
+        rows = RowSpace.for_capacity(options.capacity).num_rows
+        kind = f"admission={options.admission}, eviction={options.eviction}"
+    return TableSize(table.name, rows, table.embedding_dim, is_alone, kind)

@@ -1,9 +1,10 @@
-"""Rows of a layer that are found by ids of any value.
+"""A table of a layer whose rows are found by ids of any value.
 
 Shape legend: N ids, D numbers in a row.
 """
 
 from typing import Any
+from typing import Protocol
 
 import keras
 import numpy as np
@@ -15,22 +16,34 @@ from tfps_plugin.exports.unknown_ids import UnknownIds
 from tfps_plugin.training.embedding.row_options import RowOptions
 from tfps_plugin.variables.dynamic import contents
 from tfps_plugin.variables.dynamic import initial_rows
-from tfps_plugin.variables.dynamic import string_ids
-from tfps_plugin.variables.dynamic.blocks_of_rows import BlocksOfRows
 from tfps_plugin.variables.dynamic.dynamic_table import DynamicTable
-from tfps_plugin.variables.dynamic.dynamic_table import TableVariables
+from tfps_plugin.variables.dynamic.ids import string_ids
 from tfps_plugin.variables.dynamic.row_space import RowSpace
-from tfps_plugin.variables.dynamic.shard import admitter
-from tfps_plugin.variables.dynamic.shard import evictor
-from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard import tallies
-from tfps_plugin.variables.dynamic.shard.rules import Rules
+
+
+class Stack(Protocol):
+    """The variables of a table, which other tables may share.
+
+    Attributes:
+        variables: The variables by what they are, the rows as "embeddings".
+        table: The lookups of all its tables.
+    """
+
+    variables: dict[str, keras.Variable]
+    table: DynamicTable
 
 
 class RowsById:
     """A table without a vocabulary, which is part of a layer.
 
-    The layer tracks the variables; this object knows their meaning.
+    Attributes:
+        name: Its name.
+        options: Its options.
+        width: Length of a row.
+        dtype: Dtype of the rows.
+        initial: First rows of ids.
+        number: Its number among the tables that it is stacked with.
     """
 
     def __init__(
@@ -57,149 +70,80 @@ class RowsById:
                 rows.
         """
         self._owner = owner
-        self._width = width
         self._initializer = initializer
-        self._dtype = tf.as_dtype(dtype)
-        self._options = options
-        self._rules = Rules(
-            name,
-            RowSpace.for_capacity(options.capacity),
-            initial_rows.described_by(initializer, width, self._dtype, name),
-            options.admission,
-            options.eviction,
+        self.name = name
+        self.options = options
+        self.width = width
+        self.dtype = tf.as_dtype(dtype)
+        self.initial = initial_rows.described_by(
+            initializer, width, self.dtype, name
         )
-        self._table: DynamicTable | None = None
-        self._named: dict[str, keras.Variable] = {}
+        self.number = 0
+        self._stack: Stack | None = None
+        self._shared: keras.Variable | None = None
 
-    def build(
-        self, layer: keras.layers.Layer, name: str, prefix: str = ""
+    def join(
+        self, stack: Stack, number: int, layer: keras.layers.Layer, prefix: str
     ) -> None:
-        """Makes the variables.
+        """Takes its place among the tables of a stack, which has variables.
 
         Args:
-            layer: The layer that they belong to.
-            name: Name of the variable of the rows.
-            prefix: Start of the names of the others.
+            stack: The stack.
+            number: Its number there.
+            layer: The layer, to which the shared row belongs.
+            prefix: Start of the name of the shared row.
         """
-        space, admission = self._rules.space, self._options.admission
-        named = self._named = {}
-        blocks = BlocksOfRows(space.rows_per_bucket, self._options.storage)
-        rows = named["embeddings"] = layer.add_weight(
-            shape=(space.num_rows, self._width), initializer=blocks, name=name
-        )
-
-        def add_beside(what: str, num_columns: int, dtype: str) -> None:
-            # On the same ps as the rows.
-            with _beside(rows):
-                named[what] = layer.add_weight(
-                    shape=(space.num_rows, num_columns),
-                    initializer=blocks,
-                    dtype=dtype,
-                    trainable=False,
-                    name=prefix + what,
-                )
-
-        add_beside("records", shard_parts.NUM_COLUMNS, "int64")
-        if self._options.eviction is not None:
-            columns = evictor.usage_columns(self._options.eviction)
-            add_beside("usage", columns, "int64")
-        if (counters := admitter.counters_of(admission)) is not None:
-            add_beside(*counters)
-        if self._options.unknown == "shared":
-            named["unknown"] = layer.add_weight(
-                shape=(1, self._width),
+        self._stack, self.number = stack, number
+        if self.options.unknown == "shared":
+            self._shared = layer.add_weight(
+                shape=(1, self.width),
                 initializer=self._initializer,
                 name=prefix + "unknown",
             )
-        self._table = DynamicTable(
-            TableVariables(
-                rows,
-                named["records"],
-                self.usage,
-                self.counters,
-            ),
-            self._rules,
-        )
 
     @property
     def embeddings(self) -> keras.Variable:
-        """The rows."""
-        self._built()
-        return self._named["embeddings"]
+        """The rows, those of all tables of the stack."""
+        return self._built().variables["embeddings"]
 
     @property
     def records(self) -> keras.Variable:
         """The ids of the rows."""
-        self._built()
-        return self._named["records"]
-
-    @property
-    def usage(self) -> keras.Variable | None:
-        """Times at which steps looked rows up; None: nobody needs them."""
-        return self._named.get("usage")
-
-    @property
-    def counters(self) -> keras.Variable | None:
-        """Counts of lookups of ids without rows; None: there are none."""
-        return self._named.get("counters", self._named.get("waiting"))
+        return self._built().variables["records"]
 
     @property
     def shared(self) -> keras.Variable | None:
         """The row of all ids without rows; None: there is none."""
-        return self._named.get("unknown")
+        return self._shared
 
     @property
     def unknown_ids(self) -> UnknownIds:
         """The rule for ids without a row; without the path of its variable."""
-        policy = self._options.unknown
-        first = self._rules.initial.described() if policy == INITIAL else None
+        policy = self.options.unknown
+        first = self.initial.described() if policy == INITIAL else None
         return UnknownIds(policy, first)
+
+    @property
+    def space(self) -> RowSpace:
+        """Rows of all buckets of the stack."""
+        return self._built().table.space
 
     @property
     def beside(self) -> list[keras.Variable]:
         """Variables about the rows: all but the rows and the shared one."""
         return [
             variable
-            for what, variable in self._named.items()
-            if what not in ("embeddings", "unknown")
+            for what, variable in self._built().variables.items()
+            if what != "embeddings"
         ]
 
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """All variables, in the order in which they were made."""
-        return list(self._named.values())
-
-    def look_up(
-        self, ids_N: tf.Tensor, training: bool, dtype: Any
-    ) -> tf.Tensor:
-        """Looks up rows.
-
-        Args:
-            ids_N: Any int64.
-            training: Whether rows are made.
-            dtype: Dtype of the result.
-
-        Returns:
-            The row of each id, or what `unknown` says, shape `(N, D)`.
-        """
-        rows_ND, are_present_N = self._built().look_up(
-            ids_N, makes_rows=training
-        )
-        rows_ND = tf.cast(rows_ND, dtype)
-        if training and self.shared is None and not self._rules.leaves_ids_out:
-            # All have rows.
-            return rows_ND
-        return tf.where(
-            are_present_N[:, None], rows_ND, self._rows_of_unknown(ids_N, dtype)
-        )
-
-    def _rows_of_unknown(self, ids_N: tf.Tensor, dtype: Any) -> tf.Tensor:
-        if self._options.unknown == "zeros":
-            return tf.zeros([1, self._width], dtype)
-        shared = self.shared
-        if shared is not None:
-            return tf.cast(tf.convert_to_tensor(shared), dtype)
-        return tf.cast(self._built().initial_rows(ids_N), dtype)
+    def of_unknown(self, ids_N: tf.Tensor, dtype: Any) -> tf.Tensor:
+        """Returns the output for ids without a row, `(N, D)` or `(1, D)`."""
+        if self.options.unknown == "zeros":
+            return tf.zeros([1, self.width], dtype)
+        if self._shared is not None:
+            return tf.cast(tf.convert_to_tensor(self._shared), dtype)
+        return tf.cast(self.initial.of(ids_N), dtype)
 
     def size(self) -> int:
         """Returns the number of ids that have a row.
@@ -207,7 +151,7 @@ class RowsById:
         Raises:
             ValueError: If the layer has not been built yet.
         """
-        return contents.size(self.records)
+        return contents.size(self.records, self.space, self.number)
 
     def statistics(self) -> dict[str, int | float]:
         """Returns counts, see `DynamicEmbedding.statistics`.
@@ -215,7 +159,7 @@ class RowsById:
         Raises:
             ValueError: If the layer has not been built yet.
         """
-        counts = self._built().tallies()
+        counts = self._built().table.tallies()[:, self.number]
         asked = int(counts[tallies.ASKED])
         return {
             "made": int(counts[tallies.MADE]),
@@ -232,10 +176,14 @@ class RowsById:
         Raises:
             ValueError: If the layer has not been built yet.
         """
-        found = list(contents.blocks(self.embeddings, self.records))
+        found = list(
+            contents.blocks(
+                self.embeddings, self.records, self.space, self.number
+            )
+        )
         if not found:
-            dtype = self._dtype.as_numpy_dtype
-            return np.zeros(0, np.int64), np.zeros((0, self._width), dtype)
+            dtype = self.dtype.as_numpy_dtype
+            return np.zeros(0, np.int64), np.zeros((0, self.width), dtype)
         ids, rows = zip(*found, strict=True)
         return np.concatenate(ids), np.concatenate(rows)
 
@@ -251,47 +199,41 @@ class RowsById:
             errors.InputError: If the two do not fit together, or there is no
                 room.
         """
-        table = self._built()
+        table = self._built().table
         integers = np.asarray(
             string_ids.as_integers(ids, self._owner), np.int64
         )
         rows = np.asarray(rows)
-        if rows.shape != (*integers.shape, self._width) or (
+        if rows.shape != (*integers.shape, self.width) or (
             len(np.unique(integers)) != integers.size
         ):
             raise errors.InputError(
                 f"The {self._owner} imports a row for each of some ids. "
                 "Expected: distinct ids of shape (N,) and rows of shape "
-                f"(N, {self._width}). Received: ids of shape {integers.shape}, "
+                f"(N, {self.width}). Received: ids of shape {integers.shape}, "
                 f"{len(np.unique(integers))} of them distinct, and rows of "
                 f"shape {rows.shape}. Leave repeated ids out, and give each "
                 "of the others its row."
             )
         num_left_out = contents.count_without_room(
-            table, self.records, integers
+            table, self.number, self.records, integers
         )
         if num_left_out:
             raise errors.InputError(
                 f"The {self._owner} has no room for {num_left_out} of the ids "
                 "to import, so none was imported. No row of another id makes "
                 "room for an import. Received: "
-                f"{integers.size} ids; capacity={self._options.capacity}, "
+                f"{integers.size} ids; capacity={self.options.capacity}, "
                 f"{self.size()} ids have rows. Make the table larger "
                 "(capacity), or import fewer ids."
             )
-        contents.assign(table, self.embeddings, integers, rows)
+        contents.assign(table, self.number, self.embeddings, integers, rows)
 
-    def _built(self) -> DynamicTable:
-        if self._table is None:
+    def _built(self) -> Stack:
+        if self._stack is None:
             raise ValueError(
                 f"The {self._owner} has no rows before the layer is built. "
                 "Call the layer on some input, or call build() without "
                 "arguments."
             )
-        return self._table
-
-
-def _beside(variable: keras.Variable) -> Any:
-    """Returns a context in which variables are made beside another."""
-    strategy = tf.distribute.get_strategy()
-    return strategy.extended.colocate_vars_with(variable.value)
+        return self._stack

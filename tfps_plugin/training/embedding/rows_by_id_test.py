@@ -205,10 +205,20 @@ def test_wrong_options_are_refused_by_the_name_of_the_table() -> None:
             _table(**options)
 
 
-def test_a_table_without_a_vocabulary_is_not_stacked() -> None:
-    with pytest.raises(ValueError, match="'items', which has no vocabulary"):
+@pytest.mark.parametrize(
+    "stacking", [["items", "ads"], [["items", "rare"]]], ids=str
+)
+def test_only_tables_of_the_same_kind_are_stacked(stacking: Any) -> None:
+    ads = tfps.layers.TableConfig("ads", 9, 4)
+    rare = _table("rare", admission=tfps.layers.Admission(min_lookups=2))
+    with pytest.raises(ValueError, match="equal `admission` and `eviction`"):
         tfps.layers.DistributedEmbedding(
-            _feature("item", _table()), table_stacking=["items"]
+            [
+                _feature("item", _table()),
+                _feature("ad", ads),
+                _feature("r", rare),
+            ],
+            table_stacking=stacking,
         )
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfps_plugin.training.embedding.stacks import MOST_ROWS
 from tfps_plugin.training.embedding.stacks import TableSize
 from tfps_plugin.training.embedding.stacks import stack_tables
 
@@ -96,6 +97,55 @@ def test_what_cannot_be_stacked_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         stack_tables(_tables([(3, 4), (5, 8)]), stacking)  # type: ignore[arg-type]
+
+
+def _dynamic(name: str, rows: int, kind: str = "admission=None") -> TableSize:
+    return TableSize(name, rows, 4, kind=kind)
+
+
+def test_tables_by_id_are_stacked_by_their_kinds() -> None:
+    tables = [
+        _dynamic("a", 3),
+        _dynamic("b", 3, "admission=2"),
+        _dynamic("c", 5),
+        *_tables([(3, 4), (5, 4)]),
+    ]
+    stacks = stack_tables(tables, "auto")
+    assert {s.name: [t.name for t in s.tables] for s in stacks} == {
+        "stack_0_width_4": ["table_0", "table_1"],
+        "dynamic_stack_0_width_4": ["a", "c"],
+        "b": ["b"],
+    }
+    for stacking in (["a", "b"], [["c", "table_0"]]):
+        with pytest.raises(ValueError, match="equal `admission`"):
+            stack_tables(tables, stacking)
+
+
+def test_no_stack_of_tables_by_id_is_too_large() -> None:
+    half = MOST_ROWS // 2
+    for rows, expected in (
+        ((half, half, half, half, half), ["ab", "cd", "e"]),
+        ((1, 2 * half - 1, 2 * half - 1, 1), ["ab", "cd"]),
+        ((2, 2 * half - 1, 1, 2 * half), ["a", "bc", "d"]),
+        ((3 * half, half), ["a", "b"]),
+    ):
+        tables = [
+            _dynamic(name, num)
+            for name, num in zip("abcde", rows, strict=False)
+        ]
+        stacks = stack_tables(tables, "auto")
+        found = ["".join(t.name for t in each.tables) for each in stacks]
+        assert found == expected
+    tables = [_dynamic(name, half) for name in "abc"]
+    with pytest.raises(ValueError, match="up to 500,000,000 rows"):
+        stack_tables(tables, [["a", "b", "c"]])
+
+
+def test_a_table_cannot_have_the_name_of_a_stack() -> None:
+    tables = _tables([(3, 4), (5, 4)])
+    tables.append(TableSize("stack_1_width_4", 3, 8))
+    with pytest.raises(ValueError, match="name of a stack"):
+        stack_tables(tables, "auto")
 
 
 def test_a_table_that_is_elsewhere_has_no_rows_here() -> None:

@@ -275,7 +275,9 @@ class Exporter:
 
 def _take_rows(groups: _Groups, since: list[Memories]) -> list[TakenRows]:
     return [
-        row_copies.take(group[0].variable, group[0].records, memories)
+        row_copies.take(
+            group[0].variable, group[0].records, group[0].space, memories
+        )
         for group, memories in zip(groups, since, strict=True)
     ]
 
@@ -291,9 +293,11 @@ def _write_table(
         dtype=table.dtype,
         width=table.width,
         is_whole=taken.is_whole,
-        num_rows=taken.num_rows(rows),
-        blocks=taken.blocks(rows),
-        removed=taken.removed() if table.records is not None else no_keys,
+        num_rows=taken.num_rows(rows, table.number),
+        blocks=taken.blocks(rows, table.number),
+        removed=no_keys
+        if table.records is None
+        else taken.removed(table.number),
         unknown=unknown,
     )
 

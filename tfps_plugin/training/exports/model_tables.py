@@ -19,6 +19,7 @@ from tfps_plugin.training.embedding.distributed_embedding import (
 )
 from tfps_plugin.training.embedding.dynamic_embedding import DynamicEmbedding
 from tfps_plugin.training.embedding.rows_by_id import RowsById
+from tfps_plugin.variables.dynamic.row_space import RowSpace
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,6 +43,20 @@ class ModelTable:
     def records(self) -> keras.Variable | None:
         """The variable with the ids of rows, as in `variables.dynamic`."""
         return None if self.by_id is None else self.by_id.records
+
+    @property
+    def space(self) -> RowSpace | None:
+        """Rows of all tables that it is stacked with; None: it is alone."""
+        if self.by_id is None or self.by_id.space.num_tables == 1:
+            return None
+        return self.by_id.space
+
+    @property
+    def number(self) -> int | None:
+        """Its number among the tables by id of its variable; None: alone."""
+        if self.by_id is None or self.space is None:
+            return None
+        return self.by_id.number
 
     @property
     def kind(self) -> str:

@@ -24,6 +24,7 @@ from tfps_plugin.training.exports.taken_rows import Memory
 from tfps_plugin.training.exports.taken_rows import TakenPart
 from tfps_plugin.training.exports.taken_rows import TakenRows
 from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard.shard_parts import ID
 from tfps_plugin.variables.dynamic.shard.shard_parts import IS_USED
 
@@ -33,6 +34,7 @@ _HERE = "/device:CPU:0"
 def take(
     variable: keras.Variable,
     records: keras.Variable | None,
+    space: RowSpace | None,
     since: Memories,
 ) -> TakenRows:
     """Copies the rows that have changed; all if it cannot tell which.
@@ -43,6 +45,7 @@ def take(
     Args:
         variable: The rows.
         records: Ids of the rows; None if they go by their numbers.
+        space: Rows of all tables by id that are stacked; None: they are not.
         since: What is remembered of them.
 
     Raises:
@@ -52,12 +55,12 @@ def take(
     value = keras_compat.value_of(variable)
     recorded = None if records is None else keras_compat.value_of(records)
     if not parts_module.parts_of("", value):
-        return _take_here(value, recorded, since)
+        return _take_here(value, recorded, space, since)
 
     def take_once() -> TakenRows:
         places = _places(value, recorded)
         try:
-            taken = _take_parts(value, recorded, since)
+            taken = _take_parts(value, recorded, space, since)
         except tf.errors.OpError:
             _require_places(places, value, recorded)
             raise
@@ -99,7 +102,9 @@ def _require_places(places: list[tuple[Any, int]], *variables: Any) -> None:
         )
 
 
-def _take_parts(value: Any, records: Any, since: Memories) -> TakenRows:
+def _take_parts(
+    value: Any, records: Any, space: RowSpace | None, since: Memories
+) -> TakenRows:
     parts = parts_module.parts_of("", value)
     for part in parts:
         # Serving processes have no optimizer that catches up.
@@ -135,6 +140,7 @@ def _take_parts(value: Any, records: Any, since: Memories) -> TakenRows:
                     None
                     if recorded is None
                     else functools.partial(read_records, recorded),
+                    space,
                     None if is_whole else since[part.offset],
                 )
             )
@@ -158,7 +164,9 @@ def _are_known(parts: list[Part], since: Memories) -> bool:
     )
 
 
-def _take_here(variable: Any, records: Any, since: Memories) -> TakenRows:
+def _take_here(
+    variable: Any, records: Any, space: RowSpace | None, since: Memories
+) -> TakenRows:
     """Takes rows of a variable of this process."""
     with tf.device(_HERE):
         value = tf.convert_to_tensor(variable)
@@ -175,6 +183,7 @@ def _take_here(variable: Any, records: Any, since: Memories) -> TakenRows:
         lambda: Mark(variable.handle, fingerprints),
         lambda rows: tf.gather(value, rows),
         None if records is None else lambda: recorded,
+        space,
         before,
     )
     return TakenRows([taken], is_whole=before is None)
@@ -186,6 +195,7 @@ def _taken(
     take_mark: Callable[[], Mark],
     gather: Callable[[tf.Tensor], tf.Tensor],
     read_records: Callable[[], tf.Tensor] | None,
+    space: RowSpace | None,
     before: Memory | None,
 ) -> TakenPart:
     """Takes the rows of a part.
@@ -196,10 +206,11 @@ def _taken(
         take_mark: Takes fingerprints of its rows.
         gather: Returns rows of the part, there.
         read_records: Reads the records of the rows, if it has them.
+        space: Rows of all tables by id that are stacked; None: they are not.
         before: What is remembered of the part; None to take all rows.
     """
-    ids = are_used = None
-    removed = np.zeros(0, np.int64)
+    ids = are_used = tables = None
+    removed = tables_of_removed = np.zeros(0, np.int64)
     with tf.device(device):
         recorded = None if read_records is None else read_records()
         # Before the rows: what changes in between is taken the next time.
@@ -213,11 +224,23 @@ def _taken(
             ids, are_used = _ids_of(recorded)
             if before is not None:
                 is_other = (ids != before.ids) | (are_used != before.are_used)
-                gone = tf.boolean_mask(before.ids, before.are_used & is_other)
+                are_gone = before.are_used & is_other
                 changed |= is_other
-                removed = chief_reads.to_array(gone)
+                removed = chief_reads.to_array(
+                    tf.boolean_mask(before.ids, are_gone)
+                )
+                if space is not None:
+                    tables_of_removed = space.tables_of(
+                        chief_reads.to_array(tf.where(are_gone)[:, 0])
+                    )
             changed &= are_used
         numbers = tf.squeeze(tf.where(changed), 1)
+        if space is not None:
+            # Those of a table together.
+            local = chief_reads.to_array(numbers)
+            tables = space.tables_of(local)
+            order = np.argsort(tables, stable=True)
+            tables, numbers = tables[order], tf.constant(local[order])
         rows = gather(numbers)
         if read_records is None:
             keys = numbers + offset
@@ -230,12 +253,16 @@ def _taken(
             if not chief_reads.to_array(tf.reduce_all(are_taken)):
                 keys = tf.boolean_mask(keys, are_taken)
                 rows = tf.boolean_mask(rows, are_taken)
+                if tables is not None:
+                    tables = tables[chief_reads.to_array(are_taken)]
                 mark = _forget(mark, stays)
     return TakenPart(
         device,
         chief_reads.to_array(keys),
         rows,
         removed,
+        tables,
+        None if space is None else tables_of_removed,
         offset,
         Memory(mark, ids, are_used),
     )

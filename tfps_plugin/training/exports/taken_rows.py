@@ -43,6 +43,10 @@ class TakenPart:
         keys: Ids of the rows, or their numbers in the variable, ascending.
         rows: The rows, on the device.
         removed: Ids that the part has no row of any more, or not there.
+        tables: For tables by id that are stacked, the number of the table of
+            each key, ascending; None: there is one table, or they have ranges
+            of row numbers.
+        tables_of_removed: The same of the ids that are removed.
         offset: Number of the first row of the part.
         memory: What to remember of the part.
     """
@@ -51,6 +55,8 @@ class TakenPart:
     keys: np.ndarray
     rows: tf.Tensor
     removed: np.ndarray
+    tables: np.ndarray | None
+    tables_of_removed: np.ndarray | None
     offset: int
     memory: Memory
 
@@ -74,10 +80,20 @@ class TakenRows:
         self.memories: Memories = {part.offset: part.memory for part in parts}
         self._parts = parts
 
-    def removed(self) -> np.ndarray:
-        """Returns the ids that have no row any more."""
-        gone = np.concatenate([part.removed for part in self._parts])
-        there = np.concatenate([part.keys for part in self._parts])
+    def removed(self, table: int | None = None) -> np.ndarray:
+        """Returns the ids that have no row any more.
+
+        Args:
+            table: The number of a table by id that is stacked; None: not.
+        """
+        gone = np.concatenate([_removed(part, table) for part in self._parts])
+        there = np.concatenate(
+            [
+                part.keys[within.start : within.stop]
+                for part in self._parts
+                for within in [self._within(part, None, table)]
+            ]
+        )
         gone = id_sets.distinct(gone)
         # A row that is made again is another one.
         return gone[~id_sets.are_among(gone, id_sets.distinct(there))]
@@ -86,29 +102,31 @@ class TakenRows:
         """Returns whether nothing has changed."""
         return not any(len(p.keys) + len(p.removed) for p in self._parts)
 
-    def num_rows(self, rows: range | None) -> int:
-        """Returns the number of taken rows in a range of row numbers.
+    def num_rows(self, rows: range | None, table: int | None = None) -> int:
+        """Returns the number of taken rows of a table.
 
         Args:
-            rows: The range; None for all.
+            rows: Its range of row numbers; None for all.
+            table: The number of a table by id that is stacked; None: not.
         """
-        return sum(len(self._within(part, rows)) for part in self._parts)
+        return sum(len(self._within(part, rows, table)) for part in self._parts)
 
     def blocks(
-        self, rows: range | None
+        self, rows: range | None, table: int | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Fetches taken rows, some at a time.
 
         Args:
             rows: The range of row numbers, which become the keys, counted from
                 the first; None for all.
+            table: The number of a table by id that is stacked; None: not.
 
         Yields:
             Keys and rows.
         """
         first = 0 if rows is None else rows.start
         for part in self._parts:
-            within = self._within(part, rows)
+            within = self._within(part, rows, table)
             row_bytes = int(part.rows.shape[1]) * part.rows.dtype.size
             step = max(1, _BLOCK_BYTES // row_bytes)
             for start in range(within.start, within.stop, step):
@@ -116,11 +134,22 @@ class TakenRows:
                 yield part.keys[start:stop] - first, _fetch(part, start, stop)
 
     @staticmethod
-    def _within(part: TakenPart, rows: range | None) -> range:
+    def _within(
+        part: TakenPart, rows: range | None, table: int | None
+    ) -> range:
+        if table is not None and part.tables is not None:
+            start, stop = np.searchsorted(part.tables, [table, table + 1])
+            return range(int(start), int(stop))
         if rows is None:
             return range(len(part.keys))
         start, stop = np.searchsorted(part.keys, [rows.start, rows.stop])
         return range(int(start), int(stop))
+
+
+def _removed(part: TakenPart, table: int | None) -> np.ndarray:
+    if table is None:
+        return part.removed
+    return part.removed[part.tables_of_removed == table]
 
 
 def _fetch(part: TakenPart, start: int, stop: int) -> np.ndarray:

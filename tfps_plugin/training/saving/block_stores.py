@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,13 +77,15 @@ class _Outline:
         return np.broadcast_to(np.zeros((), self.dtype), self.shape)
 
 
-def rows_for(store: Any, variable: Any, rows: range) -> TableRows | None:
+def rows_for(
+    store: Any, variable: Any, pieces: Sequence[range]
+) -> TableRows | None:
     """Returns the object that a layer stores to save some rows of a table.
 
     Args:
         store: The store given to `save_own_variables`.
         variable: A `keras.Variable`.
-        rows: Consecutive rows.
+        pieces: Ranges of rows.
 
     Returns:
         None if the store needs an array, or if the table is small.
@@ -90,7 +93,7 @@ def rows_for(store: Any, variable: Any, rows: range) -> TableRows | None:
     large = large_rows(variable)
     if large is None or not isinstance(store, BlockStore):
         return None
-    return TableRows(large.table, rows)
+    return TableRows(large.table, pieces)
 
 
 _IN_BLOCKS = {

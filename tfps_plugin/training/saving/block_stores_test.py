@@ -278,7 +278,7 @@ def test_arrays_are_assigned_in_blocks(fetched: list[int]) -> None:
     value = _value("float64")
     variable.assign(value)
     rows = [
-        block for _, block in TableRows(variable._value, range(5, 9)).blocks()
+        block for _, block in TableRows(variable._value, [range(5, 9)]).blocks()
     ]
     np.testing.assert_array_equal(
         np.concatenate(rows), value[5:9].astype("float32")
@@ -303,12 +303,12 @@ def test_rows_of_a_table_are_saved_alone(tmp_path: pathlib.Path) -> None:
     value = _value()
     table = testing.sharded_variable(value, 3)
     store = BlockStore(tmp_path / "part.h5", mode="w")
-    store.make("layer")["part"] = TableRows(table, range(20, 77))
+    store.make("layer")["part"] = TableRows(table, [range(20, 77)])
     store.close()
     with h5py.File(tmp_path / "part.h5") as file:
         np.testing.assert_array_equal(file["layer/vars/part"], value[20:77])
     np.testing.assert_array_equal(
-        np.asarray(TableRows(table, range(20, 77))), value[20:77]
+        np.asarray(TableRows(table, [range(20, 77)])), value[20:77]
     )
 
 

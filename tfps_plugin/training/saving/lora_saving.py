@@ -36,11 +36,14 @@ class MergedRows(TableRows):
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yields each block with the position of its first row."""
         for start, rows in super().blocks():
-            yield start, self._merged(rows, self.rows.start + start).numpy()
+            yield (
+                start,
+                self._merged(rows, self.pieces[0].start + start).numpy(),
+            )
 
     def _merged(self, rows: np.ndarray, first: int) -> Any:
         a = table_rows.rows_of(
-            self.layer.lora_embeddings_a, range(first, first + len(rows))
+            self.layer.lora_embeddings_a, [range(first, first + len(rows))]
         )
         return compat.merged_embeddings(self.layer, rows, a)
 
@@ -66,4 +69,4 @@ def _to_merge(layer: Any) -> MergedRows | None:
     """Returns the rows of a large table with LoRA, or None."""
     table = compat.table_with_lora(layer)
     rows = None if table is None else table_rows.large_rows(table)
-    return None if rows is None else MergedRows(rows.table, rows.rows, layer)
+    return None if rows is None else MergedRows(rows.table, rows.pieces, layer)

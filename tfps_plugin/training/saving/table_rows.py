@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -26,16 +27,17 @@ class TableRows:
 
     Attributes:
         table: The table.
-        rows: Consecutive rows.
+        pieces: Ranges of rows, one behind the other in the file.
     """
 
     table: Table
-    rows: range
+    pieces: Sequence[range]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of all the rows together."""
-        return len(self.rows), *self.table.shape.as_list()[1:]
+        num_rows = sum(map(len, self.pieces))
+        return num_rows, *self.table.shape.as_list()[1:]
 
     @property
     def dtype(self) -> np.dtype:
@@ -44,8 +46,10 @@ class TableRows:
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yields each block with the position of its first row."""
-        for first, block in shard_reader.fetch_blocks(self.table, self.rows):
-            yield first - self.rows.start, block
+        start = 0
+        for block in shard_reader.fetch_pieces(self.table, self.pieces):
+            yield start, block
+            start += len(block)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         """Returns all rows as an array in this process."""
@@ -69,20 +73,22 @@ def large_rows(value: Any) -> TableRows | None:
     found = table_behind(value)
     if found is None or not shard_reader.is_large(found[0]):
         return None
-    return TableRows(found[0], range(found[0].layout.num_rows))
+    return TableRows(found[0], [range(found[0].layout.num_rows)])
 
 
-def rows_of(variable: Any, rows: range) -> np.ndarray:
+def rows_of(variable: Any, pieces: Sequence[range]) -> np.ndarray:
     """Returns rows of a variable on parameter servers as a local array.
 
     Args:
         variable: A `keras.Variable`, or its value.
-        rows: Consecutive rows.
+        pieces: Ranges of rows.
     """
     found = table_behind(variable)
     if found is None:
-        return np.asarray(variable[rows.start : rows.stop])
-    return np.asarray(TableRows(found[0], rows))
+        return np.concatenate(
+            [np.asarray(variable[rows.start : rows.stop]) for rows in pieces]
+        )
+    return np.asarray(TableRows(found[0], pieces))
 
 
 def is_large(shape: Any, dtype: Any) -> bool:
@@ -134,7 +140,7 @@ def assign_in_blocks(variable: Any, value: Any) -> bool:
 
     def read(start: int, stop: int) -> tf.Tensor:
         block = (
-            rows_of(value, range(start, stop))
+            rows_of(value, [range(start, stop)])
             if isinstance(value, Table)
             else value[start:stop]
         )

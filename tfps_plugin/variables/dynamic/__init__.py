@@ -1,13 +1,16 @@
 """Tables without a vocabulary, whose rows belong to ids of any value.
 
 dynamic_table.py    rows, their records, and the directories of all shards
+table_variables.py  the variables of the table, and the parts of each shard
+found_order.py      rows of all shards that were found by ids
 find_functions.py   functions that find the rows of a shard
+whole_functions.py  functions that stay whole inside of others
+ids/                ids, their hashes, and strings as ids
 past_directories.py directories of shards that are cut otherwise by now
 shard/              one shard: its directory, on the parameter server
 policies.py         pure: rules by which ids get rows, and lose them
 row_space.py        pure: the rows of each hash bucket
-id_hashing.py       buckets of ids, and random numbers that depend on them
-string_ids.py       strings as ids
+cells.py            the rows of one table in one hash bucket
 initial_rows.py     the first row of an id
 blocks_of_rows.py   the initial value of the table
 contents.py         contents of the table, for the program

@@ -14,15 +14,17 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfps_plugin.variables.dynamic.ids import keys
 from tfps_plugin.variables.dynamic.shard.found import Asker
 from tfps_plugin.variables.dynamic.shard.found import Found
 from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
-from tfps_plugin.variables.dynamic.shard.whole_functions import WholeFunction
+from tfps_plugin.variables.dynamic.whole_functions import WholeFunction
+from tfps_plugin.variables.lookup import graph_checks
 
 
 class FindFunctions:
-    """The functions of one table.
+    """The functions of one table, or of a stack of them.
 
     They keep no slot alive: an optimizer may be replaced by another.
 
@@ -35,6 +37,7 @@ class FindFunctions:
         directory_of: Callable[[range, ShardParts], ShardDirectory],
         present: Callable[[], Iterable[ShardParts]],
         *,
+        num_tables: int,
         clears_slots: bool,
     ) -> None:
         """Makes no function yet.
@@ -43,8 +46,10 @@ class FindFunctions:
             directory_of: Returns the directory of a shard by its rows, counted
                 in the table, and its variables.
             present: Returns the variables of the shards that there are now.
+            num_tables: Number of tables.
             clears_slots: Whether rows begin anew, and their slots with them.
         """
+        self._num_tables = num_tables
         self._clears_slots = clears_slots
         self._directory_of = directory_of
         self._present = present
@@ -55,7 +60,7 @@ class FindFunctions:
         rows: range,
         parts: ShardParts,
         device: str,
-        ids_N: tf.Tensor,
+        keys_N: tf.Tensor,
         asker: Asker,
     ) -> Found:
         """Finds rows.
@@ -64,7 +69,7 @@ class FindFunctions:
             rows: The rows of a shard, counted in the table.
             parts: Its variables.
             device: Their device.
-            ids_N: Distinct ids of the shard, int64.
+            keys_N: Distinct keys of the shard, those of a table together.
             asker: Who asks.
         """
         key = (id(parts.rows), rows, device)
@@ -96,10 +101,17 @@ class FindFunctions:
             } | {key: shard}
         function = shard.functions.get(asker)
         if function is None:
-            function = _function(shard.directory, device, asker)
+            function = _function(
+                shard.directory, device, asker, self._num_tables
+            )
             shard.functions[asker] = function
+        with tf.device(graph_checks.CPU):
+            given = [keys.ids_of(keys_N)]
+            if self._num_tables > 1:
+                # A number for each table is less to send than one for each id.
+                given.append(keys.counts_of(keys_N, self._num_tables))
         with tf.device(device):
-            return Found(*function(ids_N))
+            return Found(*function(*given))
 
 
 class _OfShard(NamedTuple):
@@ -115,10 +127,18 @@ class _OfShard(NamedTuple):
 
 
 def _function(
-    directory: ShardDirectory, device: str, asker: Asker
+    directory: ShardDirectory, device: str, asker: Asker, num_tables: int
 ) -> WholeFunction:
-    def find(ids_N: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def find(
+        ids_N: tf.Tensor, counts_T: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.device(device):
-            return directory.find(ids_N, asker).tensors
+            keys_N = ids_N
+            if counts_T is not None:
+                keys_N = keys.sorted_by_table(ids_N, counts_T)
+            return directory.find(keys_N, asker).tensors
 
-    return WholeFunction(find, [tf.TensorSpec([None], tf.int64)])
+    signature = [tf.TensorSpec([None], tf.int64)]
+    if num_tables > 1:
+        signature.append(tf.TensorSpec([num_tables], tf.int64))
+    return WholeFunction(find, signature)

@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 from unittest import mock
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -44,6 +45,35 @@ def test_all_steps_have_one_trace() -> None:
     assert find.call_count == 1
 
 
+def test_only_lookups_that_run_are_traced() -> None:
+    embedding = tfps.layers.DynamicEmbedding(4, capacity=100)
+    model = keras.Sequential([keras.Input((), dtype="int64"), embedding])
+    model.compile("sgd", "mse")
+    real = ShardDirectory.find
+    with mock.patch.object(
+        ShardDirectory, "find", autospec=True, side_effect=real
+    ) as find:
+        # Keras first asks for the shapes, as if it predicted.
+        model.fit(_IDS, tf.zeros([3, 4]), verbose=0)
+    assert [call.args[2] for call in find.call_args_list] == [Asker.STEP]
+
+
+def test_a_function_that_is_traced_for_its_shape_looks_rows_up() -> None:
+    table = tfps.layers.DynamicEmbedding(4, "ones", capacity=100)
+    table.build()
+    look_up = tf.function(lambda ids: table(ids, training=False))
+
+    class Wrapper(keras.layers.Layer):
+        def call(self, ids: tf.Tensor) -> tf.Tensor:
+            return look_up(ids)
+
+    inputs = keras.Input((), dtype="int64")
+    model = keras.Model(inputs, Wrapper()(inputs))
+    np.testing.assert_array_equal(
+        model.predict(_IDS, verbose=0), np.ones([3, 4])
+    )
+
+
 def test_many_tables_are_no_retracing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -63,7 +93,7 @@ def test_many_tables_are_no_retracing(
 def test_slots_that_are_made_later_are_cleared() -> None:
     space = RowSpace.for_capacity(100)
     rules = Rules(
-        "items",
+        ("items",),
         space,
         InitialRows("constant", (2.0, 2.0), 0, 3, tf.float32),
         None,
@@ -80,6 +110,7 @@ def test_slots_that_are_made_later_are_cleared() -> None:
     functions = FindFunctions(
         lambda rows, parts: ShardDirectory(name, rows, parts, rules),
         lambda: [given["parts"]],
+        num_tables=1,
         clears_slots=True,
     )
 

@@ -1,4 +1,7 @@
-"""First rows of ids: they depend on the id and a seed, and on nothing else."""
+"""First rows of ids: they depend on the id and a seed, and on nothing else.
+
+Shape legend: N ids or keys, D numbers in a row, T tables.
+"""
 
 import dataclasses
 import zlib
@@ -12,12 +15,14 @@ from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.exports import first_rows
 from tfps_plugin.exports.first_rows import FirstRows
-from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.exports.first_rows import start_of
+from tfps_plugin.variables.dynamic.ids import id_hashing
+from tfps_plugin.variables.dynamic.ids import keys
 
 
 @dataclasses.dataclass(frozen=True)
 class InitialRows:
-    """First rows of ids, whoever asks for them, in whatever order.
+    """First rows of ids of a table, whoever asks for them, in any order.
 
     Attributes:
         distribution: One of `first_rows.DISTRIBUTIONS`.
@@ -40,23 +45,62 @@ class InitialRows:
             self.distribution, self.parameters, self.seed, self.dtype.name
         )
 
-    def of(self, ids_N: tf.Tensor) -> tf.Tensor:
-        """Returns the first row of each id, shape `(N, width)`.
+    def of(
+        self, ids_N: tf.Tensor, starts_N: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Returns the first row of each id, shape `(N, D)`.
 
         Args:
             ids_N: Any int64.
+            starts_N: What hashes begin with, see `id_hashing.uniform`; None:
+                that of the seed.
         """
         first, second = self.parameters
         if self.distribution == first_rows.CONSTANT:
             shape = tf.stack([tf.size(ids_N), self.width])
             return tf.fill(shape, tf.constant(first, self.dtype))
-        drawn_ND = id_hashing.uniform(ids_N, self.width, self.seed)
+        if starts_N is None:
+            starts_N = tf.constant(start_of(self.seed))
+        drawn_ND = id_hashing.uniform(ids_N, self.width, starts_N)
         if self.distribution == first_rows.UNIFORM:
             rows_ND = first + (second - first) * drawn_ND
         else:
             quantiles = first_rows.quantiles(self.distribution)
             rows_ND = first + second * _interpolated(quantiles, drawn_ND)
         return tf.cast(rows_ND, self.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class StackedInitialRows:
+    """First rows of keys of tables that are stacked: as if each were alone.
+
+    Attributes:
+        tables: Those of each table, of one width and dtype.
+    """
+
+    tables: tuple[InitialRows, ...]
+
+    def of(self, keys_N: tf.Tensor) -> tf.Tensor:
+        """Returns the first row of each key, shape `(N, D)`."""
+        tables_N = keys.tables_of(keys_N)
+        starts_T = np.array([start_of(each.seed) for each in self.tables])
+        # Often all are of one kind but for their seeds.
+        kinds = [dataclasses.replace(each, seed=0) for each in self.tables]
+        distinct = list(dict.fromkeys(kinds))
+        kinds_N = tf.gather([distinct.index(each) for each in kinds], tables_N)
+        given = (
+            keys.ids_of(keys_N),
+            tf.gather(starts_T, tables_N),
+            tf.range(keys.num_of(keys_N)),
+        )
+        ids, starts, places = (
+            tf.dynamic_partition(each, kinds_N, len(distinct)) for each in given
+        )
+        rows = [
+            kind.of(*of_kind)
+            for kind, *of_kind in zip(distinct, ids, starts, strict=True)
+        ]
+        return tf.dynamic_stitch(places, rows)
 
 
 def described_by(

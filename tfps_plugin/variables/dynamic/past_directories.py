@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.dynamic.cells import Cells
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard.free_rows import FreeRows
 from tfps_plugin.variables.dynamic.shard.hash_index import HashIndex
@@ -65,13 +66,13 @@ class PastDirectories:
                 self._free_one(device, rows, name)
 
     def _free_one(self, device: str, rows: range, name: str) -> None:
-        num_buckets = len(self._space.buckets(rows))
+        cells = Cells(self._space, self._space.buckets(rows))
         try:
             with tf.init_scope(), compat.clear_device(), tf.device(device):
                 # A place or two are enough for a handle.
-                HashIndex(name, 1).free()
-                FreeRows(name, num_buckets, self._space).free()
-                Tallies(name).free()
+                HashIndex(name, [1] * self._space.num_tables).free()
+                FreeRows(name, cells).free()
+                Tallies(name, self._space.num_tables).free()
         except tf.errors.OpError as error:
             _logger.log(
                 # A lost ps has lost its directories, too.

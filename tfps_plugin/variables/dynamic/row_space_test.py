@@ -32,6 +32,6 @@ def test_shards_of_whole_blocks_have_every_bucket_once(num_shards: int) -> None:
 
 
 def test_a_cut_bucket_is_refused() -> None:
-    space = RowSpace(10)
+    space = RowSpace((10,))
     with pytest.raises(ValueError, match="whole buckets of 10 rows"):
         space.buckets(range(0, 15))

@@ -34,6 +34,9 @@ def cut(pieces: Iterable[range], most: int) -> Iterator[list[range]]:
 
 def numbers(block: Sequence[range]) -> range | np.ndarray:
     """Returns the numbers of the rows of a block; a range, if it is one."""
-    if len(block) == 1:
-        return block[0]
+    return block[0] if len(block) == 1 else array(block)
+
+
+def array(block: Sequence[range]) -> np.ndarray:
+    """Returns the numbers of the rows of a block as an array."""
     return np.concatenate([np.arange(rows.start, rows.stop) for rows in block])

@@ -1,6 +1,7 @@
 """Decides which ids get rows, on the device of the code that uses it.
 
-Shape legend: K distinct ids without rows, M those of them that got one.
+Shape legend: K distinct keys without rows, M those of them that got one, T
+tables.
 """
 
 import dataclasses
@@ -9,9 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin.variables.dynamic.cells import Cells
+from tfps_plugin.variables.dynamic.ids import keys
 from tfps_plugin.variables.dynamic.policies import EXACT
 from tfps_plugin.variables.dynamic.policies import Admission
-from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import counting_filter
 from tfps_plugin.variables.dynamic.shard import tallies
 from tfps_plugin.variables.dynamic.shard import waiting_counts
@@ -27,8 +29,7 @@ class Admitter:
     Attributes:
         admission: The rule.
         counters: The variable that `counters_of` describes, if any.
-        first_bucket: First bucket of the shard.
-        space: Rows of all buckets.
+        cells: The cells of the shard.
         tallies: Numbers of the shard.
         alone: Returns a context that holds the lock of the shard, once some
             tensors are there.
@@ -36,40 +37,45 @@ class Admitter:
 
     admission: Admission
     counters: Any
-    first_bucket: int
-    space: RowSpace
+    cells: Cells
     tallies: Tallies
     alone: Callable[[list[tf.Tensor]], Any]
 
-    def are_admitted(self, ids_K: tf.Tensor) -> tf.Tensor:
-        """Counts lookups; returns which ids should get rows.
+    def are_admitted(self, keys_K: tf.Tensor) -> tf.Tensor:
+        """Counts lookups; returns which keys should get rows.
 
         Args:
-            ids_K: Distinct ids that have no rows.
+            keys_K: Distinct keys that have no rows.
         """
-        are_admitted_K = tf.fill(tf.shape(ids_K), True)
+        are_admitted_K = tf.fill([keys.num_of(keys_K)], True)
         if self.admission.min_lookups > 1:
             counts_K = (
-                self._counted_exactly(ids_K)
+                self._counted_exactly(keys_K)
                 if self._is_exact
-                else self._counted_by_filter(ids_K)
+                else self._counted_by_filter(keys_K)
             )
             are_admitted_K = counts_K >= self.admission.min_lookups
         if self.admission.probability is not None:
-            drawn_K = tf.random.uniform(tf.shape(ids_K))
+            drawn_K = tf.random.uniform([keys.num_of(keys_K)])
             are_admitted_K &= drawn_K < self.admission.probability
-        num_left_out = tf.math.count_nonzero(~are_admitted_K)
-        added = self.tallies.add({tallies.NOT_ADMITTED: num_left_out})
+        left_out_M = tf.boolean_mask(keys_K, ~are_admitted_K)
+        added = self.tallies.add(
+            {tallies.NOT_ADMITTED: self._counts(left_out_M)}
+        )
         with tf.control_dependencies([added]):
             return tf.identity(are_admitted_K)
 
-    def note_made(self, ids_M: tf.Tensor) -> list[Any]:
-        """Forgets the counts of ids that have got rows."""
+    def note_made(self, keys_M: tf.Tensor) -> list[Any]:
+        """Forgets the counts of keys that have got rows."""
         if not self._is_exact or self.admission.min_lookups == 1:
             return []
-        with self.alone([ids_M]):
-            forgotten = self._waiting.forget(ids_M)
+        with self.alone([keys_M]):
+            forgotten = self._waiting.forget(keys_M)
         return [forgotten]
+
+    def _counts(self, keys_M: tf.Tensor) -> tf.Tensor:
+        """Returns the number of keys of each table, int64, shape `(T,)`."""
+        return keys.counts_of(keys_M, self.cells.space.num_tables)
 
     @property
     def _is_exact(self) -> bool:
@@ -77,33 +83,36 @@ class Admitter:
 
     @property
     def _waiting(self) -> WaitingCounts:
-        return WaitingCounts(self.counters, self.first_bucket, self.space)
+        return WaitingCounts(self.counters, self.cells)
 
-    def _counted_exactly(self, ids_K: tf.Tensor) -> tf.Tensor:
-        with self.alone([ids_K]):
-            counts_K, num_forgotten = self._waiting.counted(
-                ids_K, self.admission.min_lookups
+    def _counted_exactly(self, keys_K: tf.Tensor) -> tf.Tensor:
+        with self.alone([keys_K]):
+            counts_K, num_forgotten_T = self._waiting.counted(
+                keys_K, self.admission.min_lookups
             )
-        added = self.tallies.add({tallies.FORGOTTEN: num_forgotten})
+        added = self.tallies.add({tallies.FORGOTTEN: num_forgotten_T})
         with tf.control_dependencies([added]):
             return tf.identity(counts_K)
 
-    def _counted_by_filter(self, ids_K: tf.Tensor) -> tf.Tensor:
-        counting = CountingFilter(self.counters, self.first_bucket, self.space)
-        counts_K = counting.counted(ids_K)
+    def _counted_by_filter(self, keys_K: tf.Tensor) -> tf.Tensor:
+        counting = CountingFilter(self.counters, self.cells)
+        counts_K = counting.counted(keys_K)
         with tf.control_dependencies([counts_K]):
-            added = self.tallies.add({tallies.COUNTED: tf.size(ids_K)})
+            added = self.tallies.add({tallies.COUNTED: self._counts(keys_K)})
         with tf.control_dependencies([added]):
-            total = self.tallies.read()[tallies.COUNTED]
+            totals_T = self.tallies.read()[tallies.COUNTED]
+        are_due_T = totals_T > counting.most_lookups
 
         def halve() -> tf.Tensor:
-            halved = counting.halve()
-            begun = self.tallies.add({tallies.COUNTED: -total})
+            halved = counting.halve(are_due_T)
+            begun = self.tallies.add(
+                {tallies.COUNTED: tf.where(are_due_T, -totals_T, 0)}
+            )
             with tf.control_dependencies([halved, begun]):
                 return tf.constant(True)
 
         halved = tf.cond(
-            total > counting.most_lookups, halve, lambda: tf.constant(False)
+            tf.reduce_any(are_due_T), halve, lambda: tf.constant(False)
         )
         with tf.control_dependencies([halved]):
             return tf.identity(counts_K)

@@ -1,19 +1,21 @@
 """Counts of lookups in bounded memory, on the device of the code that uses it.
 
-Each id has two counters among those of its bucket, and its count is the lower
+Each id has two counters among those of its cell, and its count is the lower
 of both (Cormode and Muthukrishnan, "An improved data stream summary: the
 count-min sketch", 2005). From time to time all are halved, so that old lookups
 are forgotten (Einziger et al., "TinyLFU", 2017).
 
-Shape legend: N ids, R rows of the shard.
+Shape legend: N keys, R rows of the shard, T tables.
 """
 
 from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin.variables.dynamic import id_hashing
-from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.exports.first_rows import start_of
+from tfps_plugin.variables.dynamic.cells import Cells
+from tfps_plugin.variables.dynamic.ids import id_hashing
+from tfps_plugin.variables.dynamic.ids import keys
 
 # Counters for each row of the table.
 COUNTERS_PER_ROW = 4
@@ -21,7 +23,7 @@ COUNTERS_PER_ROW = 4
 # zero then, and one in 20 new ids shares both of its counters with others.
 _COUNTERS_PER_LOOKUP = 8
 _NUM_HASHES = 2
-_SEED = 0x666C_7472
+_START = start_of(0x666C_7472)
 
 
 class CountingFilter:
@@ -30,34 +32,37 @@ class CountingFilter:
     Threading: additions are atomic; halving may lose some that run meanwhile.
     """
 
-    def __init__(
-        self, counters: Any, first_bucket: int, space: RowSpace
-    ) -> None:
+    def __init__(self, counters: Any, cells: Cells) -> None:
         """Takes the variable.
 
         Args:
             counters: The variable.
-            first_bucket: First bucket of the shard.
-            space: Rows of all buckets.
+            cells: The cells of the shard.
         """
         self._counters = counters
-        self._first_bucket = first_bucket
-        self._per_bucket = space.rows_per_bucket * COUNTERS_PER_ROW
+        self._cells = cells
 
     @property
-    def most_lookups(self) -> int:
-        """Number of lookups after which counters should be halved."""
-        size: int = self._counters.shape.num_elements()
-        return size // _COUNTERS_PER_LOOKUP
+    def most_lookups(self) -> list[int]:
+        """Number of lookups, by table, after which counters are halved."""
+        size = len(self._cells.buckets) * COUNTERS_PER_ROW
+        return [
+            size * num_rows // _COUNTERS_PER_LOOKUP
+            for num_rows in self._cells.space.rows_per_cell
+        ]
 
-    def counted(self, ids_N: tf.Tensor) -> tf.Tensor:
-        """Counts a lookup of each id; returns its count, int32, `(N,)`."""
-        buckets_N = id_hashing.buckets_of(ids_N) - self._first_bucket
-        drawn_N2 = id_hashing.uniform(ids_N, _NUM_HASHES, _SEED)
-        offsets_N2 = tf.cast(drawn_N2 * float(self._per_bucket), tf.int32)
-        # Rounding could reach the next bucket.
-        offsets_N2 = tf.minimum(offsets_N2, self._per_bucket - 1)
-        places_N2 = buckets_N[:, None] * self._per_bucket + offsets_N2
+    def counted(self, keys_N: tf.Tensor) -> tf.Tensor:
+        """Counts a lookup of each key; returns its count, int32, `(N,)`."""
+        cells_N = self._cells.of_keys(keys_N)
+        sizes_N1 = (tf.gather(self._cells.sizes, cells_N) * COUNTERS_PER_ROW)[
+            :, None
+        ]
+        drawn_N2 = id_hashing.uniform(keys.ids_of(keys_N), _NUM_HASHES, _START)
+        offsets_N2 = tf.cast(drawn_N2 * tf.cast(sizes_N1, tf.float32), tf.int32)
+        # Rounding could reach the next cell.
+        offsets_N2 = tf.minimum(offsets_N2, sizes_N1 - 1)
+        firsts_N = self._cells.starts_of(cells_N) * COUNTERS_PER_ROW
+        places_N2 = firsts_N[:, None] + offsets_N2
         places = tf.stack(
             [places_N2 // COUNTERS_PER_ROW, places_N2 % COUNTERS_PER_ROW], -1
         )
@@ -72,11 +77,31 @@ class CountingFilter:
             )
         return tf.reduce_min(counts_N2, 1)
 
-    def halve(self) -> tf.Operation:
-        """Halves all counters."""
-        value = tf.raw_ops.ReadVariableOp(
-            resource=self._counters.handle, dtype=tf.int32
+    def halve(self, are_due_T: tf.Tensor) -> tf.Tensor:
+        """Halves all counters of some tables."""
+        # Only those, so that no lookup of another table is lost.
+        due_S = tf.where(tf.gather(are_due_T, self._cells.tables))[:, 0]
+
+        def halve_one(number: tf.Tensor) -> list[tf.Tensor]:
+            cell = due_S[number]
+            first = tf.gather(self._cells.starts, cell)
+            rows_M = first + tf.range(tf.gather(self._cells.sizes, cell))
+            before = tf.raw_ops.ResourceGather(
+                resource=self._counters.handle, indices=rows_M, dtype=tf.int32
+            )
+            halved = tf.raw_ops.ResourceScatterUpdate(
+                resource=self._counters.handle,
+                indices=rows_M,
+                updates=before // 2,
+            )
+            with tf.control_dependencies([halved]):
+                return [number + 1]
+
+        # One cell at a time: no copy of the whole shard.
+        (number,) = tf.while_loop(
+            lambda number: number < tf.size(due_S),
+            halve_one,
+            [tf.constant(0)],
+            parallel_iterations=1,
         )
-        return tf.raw_ops.AssignVariableOp(
-            resource=self._counters.handle, value=value // 2
-        )
+        return number

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic.ids import id_hashing
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
@@ -66,7 +66,7 @@ class _Shard:
             self.counters,
             (self.slot,),
         )
-        self._rules = Rules("items", _SPACE, _INITIAL, admission, eviction)
+        self._rules = Rules(("items",), _SPACE, _INITIAL, admission, eviction)
         self._trace()
 
     def clear(self) -> None:
@@ -87,7 +87,7 @@ class _Shard:
     def _trace(self) -> None:
         """Begins with a new directory."""
         name = self._name = uuid.uuid4().hex
-        self._tallies = Tallies(name)
+        self._tallies = Tallies(name, 1)
         self._directory = ShardDirectory(
             name,
             range(_SPACE.num_rows),
@@ -149,16 +149,17 @@ class _Shard:
 
     def num_places(self) -> int:
         """Returns the number of places that the hash table has."""
+        # By its name, the table that is there.
+        (handle,) = HashIndex(self._name, [1]).handles()
         keys, _ = tf.raw_ops.LookupTableExportV2(
-            # By its name, the table that is there.
-            table_handle=HashIndex(self._name, 1)._handle(),
+            table_handle=handle,
             Tkeys=tf.int64,
             Tvalues=tf.int32,
         )
         return int(keys.shape[0])
 
     def tally(self, number: int) -> int:
-        return int(self._tallies.read()[number])
+        return int(self._tallies.read()[number, 0])
 
     def assert_new(self, ids: Sequence[int], found: dict[int, int]) -> None:
         first = _INITIAL.of(tf.constant(ids, tf.int64)).numpy()
@@ -387,6 +388,26 @@ def test_rows_of_flight_are_protected(
     # It is told once, with the name of the table.
     told = capfd.readouterr().err
     assert told.count("WARNING: The table 'items' has no room") == 1
+
+
+def test_ids_that_collide_in_the_index_have_rows_of_their_own() -> None:
+    shard = _Shard(eviction=Eviction("least_recent", unseen_steps=5))
+    shard.make([5])
+    random = np.random.default_rng(2)
+    # The hash of TensorFlow's table is the id itself. It inserts a key at the
+    # first removed place that it meets, even if the key is in a later one.
+    candidates = 1 + shard.num_places() * tf.range(20_000, dtype=tf.int64)
+    are_in_one = tf.equal(id_hashing.buckets_of(candidates), 3)
+    pool = tf.boolean_mask(candidates, are_in_one).numpy()[: 2 * _PER_BUCKET]
+    pool = pool.tolist()
+    for _ in range(600):
+        shard.train(random.choice(pool, 3, replace=False).tolist())
+        ids, are_used = shard.records.numpy().T
+        rows = np.flatnonzero(are_used)
+        expected = dict(zip(ids[rows].tolist(), rows.tolist(), strict=True))
+        expected.pop(5, None)
+        assert shard.look(pool) == expected
+    assert shard.tally(tallies.EVICTED) > 100
 
 
 def test_the_index_is_filled_anew_when_its_places_run_out() -> None:

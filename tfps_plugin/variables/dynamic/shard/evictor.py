@@ -1,12 +1,13 @@
 """Selects rows that lose their ids, on the device of the code that uses it.
 
-Shape legend: S buckets, C rows of a bucket, M rows that are selected.
+Shape legend: S cells, C rows of a cell, M rows, T tables.
 """
 
 from collections.abc import Callable
 
 import tensorflow as tf
 
+from tfps_plugin.variables.dynamic.cells import Cells
 from tfps_plugin.variables.dynamic.policies import LEAST_FREQUENT
 from tfps_plugin.variables.dynamic.policies import SMALLEST_NORM
 from tfps_plugin.variables.dynamic.policies import Eviction
@@ -15,7 +16,7 @@ from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard import tallies
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 
-# Share of a bucket that goes when the bucket is full.
+# Share of a cell that goes when the cell is full.
 SHARE = 0.1
 # Rows that steps have just looked up may get gradients yet: as many lookups as
 # may be on their way, or as much time as one takes.
@@ -31,7 +32,7 @@ class Evictor:
         self,
         eviction: Eviction,
         parts: ShardParts,
-        space: RowSpace,
+        cells: Cells,
         seconds: Callable[[], tf.Tensor],
     ) -> None:
         """Takes the rule and the variables, which have a usage.
@@ -39,12 +40,12 @@ class Evictor:
         Args:
             eviction: The rule.
             parts: The variables.
-            space: Rows of all buckets.
+            cells: The cells of the shard.
             seconds: Returns the time of the task, float64.
         """
         self._eviction = eviction
         self._parts = parts
-        self._space = space
+        self._cells = cells
         self._seconds = seconds
 
     @property
@@ -53,7 +54,7 @@ class Evictor:
         return self._eviction.unseen_seconds is not None
 
     def now(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Returns the present time of rows, int64.
+        """Returns the present time of the rows of each table, int64, `(T,)`.
 
         Args:
             numbers: The tallies.
@@ -71,16 +72,24 @@ class Evictor:
         usage = tf.raw_ops.ReadVariableOp(
             resource=self._parts.usage.handle, dtype=tf.int64
         )
-        latest = tf.reduce_max(usage[:, shard_parts.SEEN])
+        seen_R = usage[:, shard_parts.SEEN]
+        num_tables = self._cells.space.num_tables
+        if num_tables == 1:
+            latest_T = tf.reduce_max(seen_R)[None]
+        else:
+            tables_R = self._cells.tables_of(self._cells.of_all_rows())
+            latest_T = tf.math.unsorted_segment_max(
+                seen_R, tables_R, num_tables
+            )
         if not self._counts_seconds:
-            return {tallies.CLOCK: latest}
-        return {tallies.EPOCH: self._microseconds() - latest}
+            return {tallies.CLOCK: latest_T}
+        return {tallies.EPOCH: self._microseconds() - latest_T}
 
     def _microseconds(self) -> tf.Tensor:
         return tf.cast(self._seconds() * _MICROSECONDS, tf.int64)
 
     def note_seen(
-        self, rows_M: tf.Tensor, now: tf.Tensor
+        self, rows_M: tf.Tensor, now_T: tf.Tensor
     ) -> list[tf.Operation]:
         """Notes that a step has looked rows up."""
         handle = self._parts.usage.handle
@@ -88,7 +97,7 @@ class Evictor:
             tf.raw_ops.ResourceScatterNdUpdate(
                 ref=handle,
                 indices=_coordinates(rows_M, shard_parts.SEEN),
-                updates=tf.fill(tf.shape(rows_M), now),
+                updates=self._now_of(rows_M, now_T),
             )
         ]
         if self._counts_lookups:
@@ -101,9 +110,9 @@ class Evictor:
             )
         return noted
 
-    def begin(self, rows_M: tf.Tensor, now: tf.Tensor) -> list[tf.Operation]:
+    def begin(self, rows_M: tf.Tensor, now_T: tf.Tensor) -> list[tf.Operation]:
         """Notes that rows were made."""
-        seen_M = tf.fill(tf.shape(rows_M), now)
+        seen_M = self._now_of(rows_M, now_T)
         columns = [seen_M]
         if self._counts_lookups:
             columns.append(tf.ones_like(seen_M))
@@ -115,29 +124,73 @@ class Evictor:
             )
         ]
 
-    def are_old(self, rows_M: tf.Tensor, now: tf.Tensor) -> tf.Tensor | None:
+    def are_old(self, rows_M: tf.Tensor, now_T: tf.Tensor) -> tf.Tensor | None:
         """Returns whether rows are too old to be kept; None: none ever is."""
         limit = self._limit
         if limit is None:
             return None
-        return self._usage(rows_M, shard_parts.SEEN) < now - limit
+        now_M = self._now_of(rows_M, now_T)
+        return self._usage(rows_M, shard_parts.SEEN) < now_M - limit
+
+    def _now_of(self, rows_M: tf.Tensor, now_T: tf.Tensor) -> tf.Tensor:
+        """Returns the present time of some rows."""
+        return self._cells.of_tables(now_T, self._cells.of_rows(rows_M))
 
     def victims(
-        self, buckets_S: tf.Tensor, num_short: tf.Tensor, now: tf.Tensor
+        self, cells_S: tf.Tensor, num_short_S: tf.Tensor, now_T: tf.Tensor
     ) -> tf.Tensor:
-        """Selects rows that make room in full buckets.
+        """Selects rows that make room in full cells.
+
+        All cells of a table lose as many rows as the one that is short of most.
 
         Args:
-            buckets_S: Distinct buckets of the shard.
-            num_short: The most rows that one of them needs.
-            now: The present time of rows.
+            cells_S: Distinct cells of the shard.
+            num_short_S: The number of rows that each needs.
+            now_T: The present time of the rows of each table.
 
         Returns:
             Row numbers of the shard, int32, shape `(M,)`.
         """
-        size = self._space.rows_per_bucket
+        num_tables = self._cells.space.num_tables
+        if num_tables == 1:
+            return self._victims_of(0, cells_S, num_short_S, now_T)
+        tables_S = self._cells.tables_of(cells_S)
+
+        tables_M, _ = tf.unique(tables_S)
+
+        def add(number: tf.Tensor, rows_M: tf.Tensor) -> list[tf.Tensor]:
+            table = tables_M[number]
+            are_its_S = tf.equal(tables_S, table)
+            of_table = self._victims_of(
+                table,
+                tf.boolean_mask(cells_S, are_its_S),
+                tf.boolean_mask(num_short_S, are_its_S),
+                now_T,
+            )
+            return [number + 1, tf.concat([rows_M, of_table], 0)]
+
+        # One at a time: together, all cells would need the room of the largest.
+        _, rows_M = tf.while_loop(
+            lambda number, _: number < tf.size(tables_M),
+            add,
+            [tf.constant(0), tf.zeros([0], tf.int32)],
+            [tf.TensorShape([]), tf.TensorShape([None])],
+            parallel_iterations=1,
+        )
+        return rows_M
+
+    def _victims_of(
+        self,
+        table: tf.Tensor | int,
+        cells_S: tf.Tensor,
+        num_short_S: tf.Tensor,
+        now_T: tf.Tensor,
+    ) -> tf.Tensor:
+        """Selects rows of one table."""
+        size = tf.gather(self._cells.space.rows_per_cell, table)
+        now = tf.gather(now_T, table)
         offsets_C = tf.range(RowSpace.RESERVED, size)
-        rows_SC = buckets_S[:, None] * size + offsets_C[None, :]
+        rows_SC = self._cells.starts_of(cells_S)[:, None] + offsets_C[None, :]
         seen_SC = self._usage(rows_SC, shard_parts.SEEN)
         may_go_SC = seen_SC < now - self._protected
         if self._eviction.beyond_capacity is None:
@@ -150,11 +203,18 @@ class Evictor:
         may_go_SC &= used_SC > 0
         order_SC = self._order(rows_SC, seen_SC)
         order_SC = tf.where(may_go_SC, order_SC, order_SC.dtype.max)
-        most = size - RowSpace.RESERVED
-        count = tf.minimum(tf.maximum(num_short, int(most * SHARE)), most)
-        if self._eviction.beyond_capacity is None:
-            # All that are too old.
-            count = most
+        count = most = size - RowSpace.RESERVED
+        # Otherwise all go that are too old.
+        if self._eviction.beyond_capacity is not None:
+            num_short = tf.reduce_max(tf.concat([num_short_S, [0]], 0))
+            share = tf.gather(
+                [
+                    int((n - RowSpace.RESERVED) * SHARE)
+                    for n in self._cells.space.rows_per_cell
+                ],
+                table,
+            )
+            count = tf.minimum(tf.maximum(num_short, share), most)
         _, places = tf.math.top_k(-order_SC, count)
         chosen = tf.gather(rows_SC, places, batch_dims=1)
         are_chosen = tf.gather(may_go_SC, places, batch_dims=1)
@@ -165,7 +225,7 @@ class Evictor:
         if self._counts_lookups:
             return self._usage(rows_SC, shard_parts.COUNT)
         if self._eviction.beyond_capacity == SMALLEST_NORM:
-            # One bucket at a time: no copy of the whole shard.
+            # One cell at a time: no copy of the whole shard.
             return tf.map_fn(
                 self._norms,
                 rows_SC,

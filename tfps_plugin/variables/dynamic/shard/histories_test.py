@@ -21,7 +21,7 @@ import tensorflow as tf
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic.ids import id_hashing
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
@@ -440,15 +440,15 @@ def _has_fixed_row(one: int) -> bool:
 
 class _EveryIdHasARow(_Histories):
     of_table = Rules(
-        "items", RowSpace(RowSpace.RESERVED + _PER_BUCKET), _INITIAL
+        ("items",), RowSpace((RowSpace.RESERVED + _PER_BUCKET,)), _INITIAL
     )
     layouts = (1, 3)
 
 
 class _RowsAreAdmittedAndGo(_Histories):
     of_table = Rules(
-        "items",
-        RowSpace(RowSpace.RESERVED + 4),
+        ("items",),
+        RowSpace((RowSpace.RESERVED + 4,)),
         _INITIAL,
         Admission(2, counts="exact"),
         Eviction("least_recent", unseen_steps=20),
@@ -458,8 +458,8 @@ class _RowsAreAdmittedAndGo(_Histories):
 
 class _RowsGo(_Histories):
     of_table = Rules(
-        "items",
-        RowSpace(RowSpace.RESERVED + 4),
+        ("items",),
+        RowSpace((RowSpace.RESERVED + 4,)),
         _INITIAL,
         None,
         Eviction("least_frequent", unseen_steps=8),

@@ -1,13 +1,16 @@
 """Known rows of a shard: index, records, and the rows that are free.
 
-Shape legend: N ids, R rows of the shard.
+Shape legend: N keys, R rows of the shard, M used ones, T tables.
 """
 
+import zlib
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic.cells import Cells
+from tfps_plugin.variables.dynamic.ids import keys
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import tallies
 from tfps_plugin.variables.dynamic.shard.free_rows import FreeRows
@@ -19,8 +22,9 @@ from tfps_plugin.variables.dynamic.shard.shard_parts import IS_USED
 from tfps_plugin.variables.dynamic.shard.shard_parts import NUM_COLUMNS
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 from tfps_plugin.variables.dynamic.shard.tallies import Tallies
+from tfps_plugin.variables.dynamic.whole_functions import WholeFunction
 
-_MOST_VERSIONS = 1 << 30
+_NUM_VERSIONS = 1 << 30
 # Removed keys keep their places, so a table that evicts has some to spare.
 _PLACES_TO_SPARE = 1.5
 
@@ -36,10 +40,10 @@ class KnownRows:
     lock of the shard for those that change something.
 
     Attributes:
-        index: Rows by id.
+        index: Rows by key.
         free: Rows without ids.
         tallies: Numbers of the directory.
-        buckets: Hash buckets of the shard.
+        cells: Cells of the shard.
         num_rows: Number of rows of the shard.
     """
 
@@ -54,78 +58,110 @@ class KnownRows:
             parts: Their variables.
             rules: What all shards have in common.
         """
+        self._unique_name = unique_name
         self._space = rules.space
         self._parts = parts
         self.num_rows = len(rows)
-        self.buckets = rules.space.buckets(rows)
+        self.cells = Cells(rules.space, rules.space.buckets(rows))
         spare = 1.0 if rules.eviction is None else _PLACES_TO_SPARE
-        self.index = HashIndex(unique_name, int(spare * len(rows)))
-        self.free = FreeRows(unique_name, len(self.buckets), rules.space)
-        self.tallies = Tallies(unique_name)
+        num_buckets = len(self.cells.buckets)
+        self.index = HashIndex(
+            unique_name,
+            [int(spare * num_buckets * n) for n in rules.space.rows_per_cell],
+        )
+        self.free = FreeRows(unique_name, self.cells)
+        self.tallies = Tallies(unique_name, rules.space.num_tables)
+        self._filled = WholeFunction(self._fill)
+        self._refilled = WholeFunction(self._refill)
 
-    def local_buckets_of(self, ids_N: tf.Tensor) -> tf.Tensor:
-        """Returns the buckets of ids, counted in the shard."""
-        return id_hashing.buckets_of(ids_N) - self.buckets.start
-
-    def rows_with_lowest(self, ids_N: tf.Tensor) -> tf.Tensor:
-        """Returns the rows of any ids, -1 where there is none."""
-        rows_N, _ = self.index.look_up(ids_N)
-        fixed_N = self.fixed_rows(ids_N)
+    def rows_with_lowest(self, keys_N: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of any keys, -1 where there is none."""
+        rows_N, _ = self.index.look_up(keys_N)
+        fixed_N = self.fixed_rows(keys_N)
         are_used_N = self.recorded(fixed_N, IS_USED) > 0
         return tf.where(
-            ids_N < FIRST_KEY, tf.where(are_used_N, fixed_N, -1), rows_N
+            keys.ids_of(keys_N) < FIRST_KEY,
+            tf.where(are_used_N, fixed_N, -1),
+            rows_N,
         )
 
-    def fixed_rows(self, ids_N: tf.Tensor) -> tf.Tensor:
+    def fixed_rows(self, keys_N: tf.Tensor) -> tf.Tensor:
         """Returns the row of each of the lowest ids; any row for others."""
-        buckets_N = self.local_buckets_of(ids_N)
-        offsets_N = tf.minimum(ids_N - tf.int64.min, RowSpace.NUM_LOWEST - 1)
-        offsets_N = tf.cast(tf.maximum(offsets_N, 0), tf.int32)
-        return (
-            buckets_N * self._space.rows_per_bucket
-            + RowSpace.LOWEST
-            + offsets_N
+        starts_N = self.cells.starts_of(self.cells.of_keys(keys_N))
+        offsets_N = tf.minimum(
+            keys.ids_of(keys_N) - tf.int64.min, RowSpace.NUM_LOWEST - 1
         )
+        offsets_N = tf.cast(tf.maximum(offsets_N, 0), tf.int32)
+        return starts_N + RowSpace.LOWEST + offsets_N
 
-    def fill(self, numbers: dict[int, tf.Tensor] | None = None) -> tf.Tensor:
-        """Fills the index and the lists of free rows from the records.
+    def fill(self) -> tf.Tensor:
+        """Fills the index and the lists of free rows from the records."""
+        return self._filled()
 
-        Args:
-            numbers: Tallies to begin with.
-        """
-        space = self._space
+    def _fill(self) -> tf.Tensor:
         records_R2 = tf.raw_ops.ReadVariableOp(
             resource=self._parts.records.handle, dtype=tf.int64
         )
         records_R2 = tf.ensure_shape(records_R2, [self.num_rows, NUM_COLUMNS])
-        offsets_R = tf.tile(
-            tf.range(space.rows_per_bucket), [len(self.buckets)]
-        )
+        rows_R = tf.range(self.num_rows)
+        offsets_R = rows_R - self.cells.starts_of(self.cells.of_all_rows())
         are_used_R = (records_R2[:, IS_USED] > 0) & (
-            offsets_R >= space.RESERVED
+            offsets_R >= RowSpace.RESERVED
         )
-        used_M1 = tf.where(are_used_R)
+        rows_M = tf.boolean_mask(rows_R, are_used_R)
+        keys_M = self.cells.keys_of(
+            tf.boolean_mask(records_R2[:, ID], are_used_R), rows_M
+        )
         done: list[Any] = [
-            self.index.fill(
-                tf.gather_nd(records_R2[:, ID], used_M1),
-                tf.cast(used_M1[:, 0], tf.int32),
-            ),
+            *self.index.fill(keys_M, rows_M),
             *self.free.reset(are_used_R),
             self.tallies.begin(
-                {
-                    **(numbers or {}),
-                    tallies.KEYS: tf.size(used_M1, out_type=tf.int64),
-                }
+                {tallies.KEYS: keys.counts_of(keys_M, self._space.num_tables)}
             ),
         ]
         # Not beside the read above, which would make it copy the records.
         with tf.control_dependencies(done):
             forgotten = self._forget_versions()
         with tf.control_dependencies([forgotten]):
-            version = tf.random.uniform(
-                [], maxval=_MOST_VERSIONS, dtype=tf.int32
-            )
-            written = self.write_version(tf.cast(version, tf.int64))
+            written = self._write_versions(self._new_versions())
+        with tf.control_dependencies(written):
+            return tf.constant(True)
+
+    def _new_versions(self) -> tf.Tensor:
+        """Returns versions that no records have which others may write."""
+        # Not a random number: if the program sets a seed, all tables would draw
+        # the same ones. Each lookup that makes rows adds one, but later.
+        salts_T = [
+            zlib.crc32(f"{self._unique_name}/{table}".encode())
+            for table in range(self._space.num_tables)
+        ]
+        microseconds = tf.cast(tf.timestamp() * 1e6, tf.int64)
+        return (microseconds + tf.constant(salts_T, tf.int64)) % _NUM_VERSIONS
+
+    def refill(self, are_due_T: tf.Tensor) -> tf.Tensor:
+        """Fills the index of some tables anew, without removed keys."""
+        return self._refilled(are_due_T)
+
+    def _refill(self, are_due_T: tf.Tensor) -> tf.Tensor:
+        rows_M = self.cells.rows_of_tables(are_due_T)
+        records_M2 = tf.raw_ops.ResourceGather(
+            resource=self._parts.records.handle, indices=rows_M, dtype=tf.int64
+        )
+        are_used_M = records_M2[:, IS_USED] > 0
+        rows_M = tf.boolean_mask(rows_M, are_used_M)
+        ids_M = tf.boolean_mask(records_M2[:, ID], are_used_M)
+        keys_M = self.cells.keys_of(ids_M, rows_M)
+        counts_T = keys.counts_of(keys_M, self._space.num_tables)
+        before_T = self.tallies.read()[tallies.KEYS]
+        done: list[Any] = [
+            *self.index.refill(are_due_T, keys_M, rows_M),
+            self.tallies.add(
+                {tallies.KEYS: tf.where(are_due_T, counts_T - before_T, 0)}
+            ),
+        ]
+        with tf.control_dependencies(done):
+            # The records are as they were.
+            written = self.index.write_versions(self.recorded_versions())
         with tf.control_dependencies(written):
             return tf.constant(True)
 
@@ -135,11 +171,11 @@ class KnownRows:
         A table may be cut as it was before, on a parameter server that still
         has the directory of that time.
         """
-        size, stride = len(self.buckets), self._space.rows_per_bucket
         return tf.raw_ops.ResourceScatterUpdate(
             resource=self._parts.records.handle,
-            indices=tf.range(size) * stride + RowSpace.ABSENT,
-            updates=tf.zeros([size, NUM_COLUMNS], tf.int64),
+            indices=self.cells.starts_of(tf.range(len(self.cells)))
+            + RowSpace.ABSENT,
+            updates=tf.zeros([len(self.cells), NUM_COLUMNS], tf.int64),
         )
 
     def recorded(self, rows_N: tf.Tensor, column: int) -> tf.Tensor:
@@ -150,21 +186,32 @@ class KnownRows:
             dtype=tf.int64,
         )
 
-    def recorded_version(self) -> tf.Tensor:
-        """Returns the version of the records."""
-        return tf.raw_ops.ResourceGatherNd(
-            resource=self._parts.records.handle,
-            indices=tf.constant([RowSpace.ABSENT, ID], tf.int32),
-            dtype=tf.int64,
-        )
+    def recorded_versions(self) -> tf.Tensor:
+        """Returns the version of the records of each table, `(T,)`.
 
-    def write_version(self, version: tf.Tensor) -> list[Any]:
-        """Writes the version to the directory and the records."""
+        Those of one table may be restored without the others.
+        """
+        return self.recorded(tf.constant(self._version_rows), ID)
+
+    def write_next_versions(self) -> list[Any]:
+        """Tells those who look rows up that the records have changed."""
+        return self._write_versions(self.recorded_versions() + 1)
+
+    def _write_versions(self, versions_T: tf.Tensor) -> list[Any]:
+        """Writes versions to the directory and the records."""
         return [
-            self.index.write_version(version),
+            *self.index.write_versions(versions_T),
             tf.raw_ops.ResourceScatterUpdate(
                 resource=self._parts.records.handle,
-                indices=tf.constant([RowSpace.ABSENT], tf.int32),
-                updates=tf.stack([[version, tf.constant(0, tf.int64)]]),
+                indices=tf.constant(self._version_rows),
+                updates=tf.stack([versions_T, tf.zeros_like(versions_T)], 1),
             ),
         ]
+
+    @property
+    def _version_rows(self) -> np.ndarray:
+        # Of the first bucket of the shard.
+        rows: np.ndarray = (
+            self.cells.starts[: self._space.num_tables] + RowSpace.ABSENT
+        )
+        return rows

@@ -1,7 +1,7 @@
 """Rows for ids that have none, made under the lock of the shard.
 
-Shape legend: N ids, K of them that need rows, M rows, B buckets of the shard,
-S buckets that are short of rows, D numbers in a row.
+Shape legend: N keys, K of them that need rows, M rows, C cells of the shard,
+S cells that are short of rows, T tables, D numbers in a row.
 """
 
 import sys
@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin.variables.dynamic.ids import keys
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import tallies
 from tfps_plugin.variables.dynamic.shard.evictor import Evictor
@@ -19,7 +20,6 @@ from tfps_plugin.variables.dynamic.shard.rules import Rules
 from tfps_plugin.variables.dynamic.shard.shard_parts import ID
 from tfps_plugin.variables.dynamic.shard.shard_parts import NUM_COLUMNS
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
-from tfps_plugin.variables.dynamic.shard.whole_functions import WholeFunction
 from tfps_plugin.variables.lookup import graph_checks
 
 
@@ -51,9 +51,8 @@ class RowMaker:
         self._rules = rules
         self._evictor = evictor
         self._alone = alone
-        self._filled = WholeFunction(known.fill)
 
-    def without_old(self, rows_N: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
+    def without_old(self, rows_N: tf.Tensor, now_T: tf.Tensor) -> tf.Tensor:
         """Returns rows, -1 in place of those that are too old.
 
         Only a step that trains leaves them out: it begins them anew. Until
@@ -62,87 +61,102 @@ class RowMaker:
         if self._evictor is None:
             return rows_N
         are_old_N = self._evictor.are_old(
-            tf.maximum(rows_N, RowSpace.ABSENT), now
+            tf.maximum(rows_N, RowSpace.ABSENT), now_T
         )
         return rows_N if are_old_N is None else tf.where(are_old_N, -1, rows_N)
 
     def make_alone(
         self,
-        ids_N: tf.Tensor,
+        keys_N: tf.Tensor,
         rows_N: tf.Tensor,
-        now: tf.Tensor,
+        now_T: tf.Tensor,
         *,
         evicts: bool = True,
     ) -> tf.Tensor:
-        """Makes rows for ids that have none; returns the rows of all.
+        """Makes rows for keys that have none; returns the rows of all.
 
         Args:
-            ids_N: The ids.
+            keys_N: The keys.
             rows_N: Their rows as far as they are known, -1 for others.
-            now: The present time of rows.
+            now_T: The present time of the rows of each table.
             evicts: Whether rows may go, as far as the rules allow it.
         """
-        with self._alone([ids_N, rows_N, now]):
-            num_new = tf.math.count_nonzero(rows_N < 0)
-            num_keys = self._known.tallies.read()[tallies.KEYS]
-            # Removed keys keep their places until the index is filled anew.
-            built = tf.cond(
-                num_keys + num_new > self._known.index.most_keys,
-                self._filled.branch(),
-                lambda: True,
-            )
-            with tf.control_dependencies([built]):
-                known_N = self._known.rows_with_lowest(ids_N)
+        with self._alone([keys_N, rows_N, now_T]):
+            with tf.control_dependencies(self._refill(keys_N, rows_N)):
+                known_N = self._known.rows_with_lowest(keys_N)
             if evicts:
-                known_N = self.without_old(known_N, now)
+                known_N = self.without_old(known_N, now_T)
             return tf.cond(
                 tf.reduce_all(known_N >= 0),
                 lambda: known_N,
-                lambda: self._make(ids_N, known_N, now, evicts),
+                lambda: self._make(keys_N, known_N, now_T, evicts),
             )
 
+    def _refill(self, keys_N: tf.Tensor, rows_N: tf.Tensor) -> list[tf.Tensor]:
+        """Makes places for new keys where removed ones have taken them all."""
+        if self._evictor is None:
+            return []
+        num_new_T = self._counts(keys_N, rows_N < 0)
+        num_keys_T = self._known.tallies.read()[tallies.KEYS] + num_new_T
+        are_due_T = num_keys_T > self._known.index.most_keys
+        return [
+            tf.cond(
+                tf.reduce_any(are_due_T),
+                lambda: self._known.refill(are_due_T),
+                lambda: True,
+            )
+        ]
+
     def _make(
-        self, ids_N: tf.Tensor, rows_N: tf.Tensor, now: tf.Tensor, evicts: bool
+        self,
+        keys_N: tf.Tensor,
+        rows_N: tf.Tensor,
+        now_T: tf.Tensor,
+        evicts: bool,
     ) -> tf.Tensor:
         places_K1 = tf.where(rows_N < 0)
-        ids_K = tf.gather_nd(ids_N, places_K1)
+        keys_K = tf.gather_nd(keys_N, places_K1)
         # A row that is too old begins anew where it is.
-        kept_K = self._known.rows_with_lowest(ids_K)
+        kept_K = self._known.rows_with_lowest(keys_K)
         fixed_K = tf.where(
-            ids_K < FIRST_KEY, self._known.fixed_rows(ids_K), kept_K
+            keys.ids_of(keys_K) < FIRST_KEY,
+            self._known.fixed_rows(keys_K),
+            kept_K,
         )
         needy_M1 = tf.where(fixed_K < 0)
-        needy_M = tf.gather_nd(ids_K, needy_M1)
-        buckets_M = self._known.local_buckets_of(needy_M)
+        needy_M = tf.gather_nd(keys_K, needy_M1)
+        cells_M = self._known.cells.of_keys(needy_M)
         if self._evictor is not None and evicts:
             # Those that begin anew make no room for others.
             kept_M = tf.boolean_mask(kept_K, kept_K >= 0)
-            with tf.control_dependencies(self._evictor.note_seen(kept_M, now)):
-                made = self._make_room(self._evictor, buckets_M, now)
+            with tf.control_dependencies(
+                self._evictor.note_seen(kept_M, now_T)
+            ):
+                made = self._make_room(self._evictor, cells_M, now_T)
             with tf.control_dependencies([made]):
-                buckets_M = tf.identity(buckets_M)
-        with tf.control_dependencies([buckets_M]):
+                cells_M = tf.identity(cells_M)
+        with tf.control_dependencies([cells_M]):
             if not (self._rules.may_lack_room and evicts):
-                buckets_M = self._require_room(buckets_M, needy_M)
-            taken_M = self._known.free.take(buckets_M)
+                cells_M = self._require_room(cells_M, needy_M)
+            taken_M = self._known.free.take(cells_M)
         taken_K = tf.tensor_scatter_nd_update(fixed_K, needy_M1, taken_M)
-        num_full = tf.math.count_nonzero(taken_K < 0)
+        num_full_T = self._counts(keys_K, taken_K < 0)
         made_K1 = tf.where(taken_K >= 0)
         made_M = tf.gather_nd(taken_K, made_K1)
         begun = self._begin(
-            tf.gather_nd(ids_K, made_K1),
+            tf.gather_nd(keys_K, made_K1),
             made_M,
             tf.gather_nd(fixed_K, made_K1) >= 0,
-            now,
+            now_T,
         )
-        with tf.control_dependencies(self._tell_once(num_full)):
+        with tf.control_dependencies(self._tell_once(num_full_T)):
             counted = self._known.tallies.add(
                 {
-                    tallies.MADE: tf.size(made_M),
+                    tallies.MADE: self._counts(keys_K, taken_K >= 0),
                     # Others are counted where they lose their rows.
-                    tallies.EVICTED: tf.math.count_nonzero(kept_K >= 0),
-                    tallies.KEYS: tf.size(needy_M),
-                    tallies.WITHOUT_ROOM: num_full,
+                    tallies.EVICTED: self._counts(keys_K, kept_K >= 0),
+                    tallies.KEYS: self._counts(needy_M, taken_M >= 0),
+                    tallies.WITHOUT_ROOM: num_full_T,
                 }
             )
         with tf.control_dependencies([*begun, counted]):
@@ -150,18 +164,19 @@ class RowMaker:
 
     def _begin(
         self,
-        ids_M: tf.Tensor,
+        keys_M: tf.Tensor,
         rows_M: tf.Tensor,
         are_kept_M: tf.Tensor,
-        now: tf.Tensor,
+        now_T: tf.Tensor,
     ) -> list[Any]:
         """Gives rows their first values, and then their ids."""
-        first_MD = self._rules.initial.of(ids_M)
+        ids_M = keys.ids_of(keys_M)
+        first_MD = self._rules.initial.of(keys_M)
         written = []
         if self._evictor is not None:
             kept_M = tf.boolean_mask(rows_M, are_kept_M)
             written += self._parts.clear_slots(kept_M, self._rules.space)
-            written += self._evictor.begin(rows_M, now)
+            written += self._evictor.begin(rows_M, now_T)
         with tf.control_dependencies(written):
             written = [
                 tf.raw_ops.ResourceScatterUpdate(
@@ -179,32 +194,50 @@ class RowMaker:
             )
         # Others find a row only when it has its first value.
         with tf.control_dependencies([recorded]):
-            are_keys_M = ids_M >= FIRST_KEY
+            # The index must not be given a key that it has.
+            are_keys_M = (ids_M >= FIRST_KEY) & ~are_kept_M
             inserted = self._known.index.insert(
-                tf.boolean_mask(ids_M, are_keys_M),
+                tf.boolean_mask(keys_M, are_keys_M),
                 tf.boolean_mask(rows_M, are_keys_M),
             )
-        with tf.control_dependencies([inserted]):
-            return self._known.write_version(self._known.recorded_version() + 1)
+        with tf.control_dependencies(inserted):
+            return self._known.write_next_versions()
 
-    def _require_room(
-        self, buckets_M: tf.Tensor, ids_M: tf.Tensor
-    ) -> tf.Tensor:
-        """Returns the buckets of ids, if all of them have room."""
+    def _require_room(self, cells_M: tf.Tensor, keys_M: tf.Tensor) -> tf.Tensor:
+        """Returns the cells of keys, if all of them have room."""
+        num_short_C = self._needed(cells_M) - self._known.free.counts()
+        table = self._known.cells.tables_of(
+            tf.argmax(num_short_C, output_type=tf.int32)
+        )
+        ids_M, tables_M = keys.ids_of(keys_M), keys.tables_of(keys_M)
+        if tables_M is not None:
+            ids_M = tf.boolean_mask(ids_M, tables_M == table)
+        num_buckets = len(self._known.cells.buckets)
+        nums_rows = [num_buckets * n for n in self._rules.space.rows_per_cell]
         return graph_checks.gated(
-            buckets_M,
-            tf.reduce_all(self._needed(buckets_M) <= self._known.free.counts()),
+            cells_M,
+            tf.reduce_all(num_short_C <= 0),
             [
-                f"The table {self._rules.name!r} is full: there is no room for "
-                "another id. Received: ids =",
+                self._of_table(
+                    table,
+                    "The table {name!r} is full: there is no room for another "
+                    "id. Received: ids =",
+                ),
                 ids_M,
-                f"rows of this shard = {self._known.num_rows}. Make the table "
-                "larger (capacity), admit fewer ids (admission), or have the "
-                "table drop some (beyond_capacity of an Eviction).",
+                tf.gather(
+                    [
+                        f"rows of this shard = {num_rows}. Make the table "
+                        "larger (capacity), admit fewer ids (admission), or "
+                        "have the table drop some (beyond_capacity of an "
+                        "Eviction)."
+                        for num_rows in nums_rows
+                    ],
+                    table,
+                ),
             ],
         )
 
-    def _tell_once(self, num_full: tf.Tensor) -> list[Any]:
+    def _tell_once(self, num_full_T: tf.Tensor) -> list[Any]:
         """Tells on standard error that ids have found no room.
 
         It is that of the parameter server: nobody else knows of it, and the
@@ -212,43 +245,68 @@ class RowMaker:
         """
         if not self._rules.may_lack_room:
             return []
-        before = self._known.tallies.read()[tallies.WITHOUT_ROOM]
+        before_T = self._known.tallies.read()[tallies.WITHOUT_ROOM]
+        are_first_T = (num_full_T > 0) & tf.equal(before_T, 0)
 
         def tell() -> tf.Tensor:
-            told = tf.print(
-                f"WARNING: The table {self._rules.name!r} has no room for "
-                "some ids, and treats them as unknown: their buckets are full "
-                "of rows that were looked up a moment ago. Received: this many "
-                "ids at once:",
-                num_full,
-                "\nMake the table larger (capacity). statistics() goes on to "
-                "count such ids (without_room).",
-                output_stream=sys.stderr,
+            texts_T = tf.strings.join(
+                [
+                    [
+                        f"WARNING: The table {name!r} has no room for some "
+                        "ids, and treats them as unknown: their buckets are "
+                        "full of rows that were looked up a moment ago. "
+                        "Received: this many ids at once: "
+                        for name in self._rules.tables
+                    ],
+                    tf.strings.as_string(num_full_T),
+                    "\nMake the table larger (capacity). statistics() goes on "
+                    "to count such ids (without_room).",
+                ]
             )
+            text = tf.strings.reduce_join(
+                tf.boolean_mask(texts_T, are_first_T), separator="\n"
+            )
+            # Alone, a text is printed without quotation marks.
+            told = tf.print(text, output_stream=sys.stderr)
             with tf.control_dependencies([told]):
                 return tf.constant(True)
 
-        are_first = (num_full > 0) & tf.equal(before, 0)
-        return [tf.cond(are_first, tell, lambda: False)]
+        return [tf.cond(tf.reduce_any(are_first_T), tell, lambda: False)]
 
-    def _needed(self, buckets_M: tf.Tensor) -> tf.Tensor:
-        """Returns how many rows each bucket needs, int32, shape `(B,)`."""
-        size = len(self._known.buckets)
-        return tf.math.bincount(buckets_M, minlength=size, maxlength=size)
+    def _of_table(self, table: tf.Tensor, text: str) -> tf.Tensor:
+        """Returns a text with the name of one of the tables."""
+        texts = [text.format(name=name) for name in self._rules.tables]
+        return tf.gather(texts, table)
+
+    def _counts(
+        self, keys_N: tf.Tensor, are_counted_N: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Returns the number of keys of each table; see `keys.counts_of`."""
+        size = self._rules.space.num_tables
+        return keys.counts_of(keys_N, size, are_counted_N)
+
+    def _needed(self, cells_M: tf.Tensor) -> tf.Tensor:
+        """Returns how many rows each cell needs, int32, shape `(C,)`."""
+        size = len(self._known.cells)
+        return tf.math.bincount(cells_M, minlength=size, maxlength=size)
 
     def _make_room(
-        self, evictor: Evictor, buckets_M: tf.Tensor, now: tf.Tensor
+        self, evictor: Evictor, cells_M: tf.Tensor, now_T: tf.Tensor
     ) -> tf.Tensor:
-        """Evicts rows of buckets that have fewer free ones than needed."""
-        short_B = self._needed(buckets_M) - self._known.free.counts()
-        short_S = tf.cast(tf.where(short_B > 0)[:, 0], tf.int32)
+        """Evicts rows of cells that have fewer free ones than needed."""
+        short_C = self._needed(cells_M) - self._known.free.counts()
+        short_S = tf.cast(tf.where(short_C > 0)[:, 0], tf.int32)
 
         def evict() -> tf.Tensor:
-            rows_M = evictor.victims(short_S, tf.reduce_max(short_B), now)
-            ids_M = self._known.recorded(rows_M, ID)
-            removed = self._known.index.remove(ids_M)
+            rows_M = evictor.victims(
+                short_S, tf.gather(short_C, short_S), now_T
+            )
+            keys_M = self._known.cells.keys_of(
+                self._known.recorded(rows_M, ID), rows_M
+            )
+            removed = self._known.index.remove(keys_M)
             cleared = self._parts.clear_slots(rows_M, self._rules.space)
-            with tf.control_dependencies([removed, *cleared]):
+            with tf.control_dependencies([*removed, *cleared]):
                 recorded = tf.raw_ops.ResourceScatterUpdate(
                     resource=self._parts.records.handle,
                     indices=rows_M,
@@ -259,9 +317,12 @@ class RowMaker:
             with tf.control_dependencies([recorded]):
                 given = self._known.free.give(rows_M)
             counted = self._known.tallies.add(
-                {tallies.EVICTED: tf.size(rows_M)}
+                {tallies.EVICTED: self._counts(keys_M)}
             )
             with tf.control_dependencies([*given, counted]):
+                # What follows may fail.
+                changed = self._known.write_next_versions()
+            with tf.control_dependencies(changed):
                 return tf.constant(True)
 
         return tf.cond(tf.size(short_S) > 0, evict, lambda: False)

@@ -3,6 +3,7 @@
 import dataclasses
 
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
+from tfps_plugin.variables.dynamic.initial_rows import StackedInitialRows
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
@@ -10,19 +11,19 @@ from tfps_plugin.variables.dynamic.row_space import RowSpace
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Rules that all shards of a table have in common.
+    """Rules that all shards of a table, or of a stack of them, have in common.
 
     Attributes:
-        name: Name of the table, for messages.
+        tables: Names of the tables, for messages.
         space: Rows of all buckets.
         initial: First rows of ids.
         admission: Which ids get rows; None: all.
         eviction: Which lose them; None: none.
     """
 
-    name: str
+    tables: tuple[str, ...]
     space: RowSpace
-    initial: InitialRows
+    initial: InitialRows | StackedInitialRows
     admission: Admission | None = None
     eviction: Eviction | None = None
 

@@ -6,7 +6,7 @@ with the rows. If the records are not those that the directory has written
 last, for example after a restore or on another ps, the next lookup builds the
 directory anew.
 
-Shape legend: N distinct ids, K of them that have no rows, M of these that are
+Shape legend: N distinct keys, K of them that have no rows, M of these that are
 admitted.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin.variables.dynamic.ids import keys
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import tallies
@@ -28,7 +29,7 @@ from tfps_plugin.variables.dynamic.shard.row_maker import RowMaker
 from tfps_plugin.variables.dynamic.shard.rules import Rules
 from tfps_plugin.variables.dynamic.shard.shard_parts import ID
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
-from tfps_plugin.variables.dynamic.shard.whole_functions import WholeFunction
+from tfps_plugin.variables.dynamic.whole_functions import WholeFunction
 from tfps_plugin.variables.updates.update_lock import LocalLock
 
 
@@ -37,7 +38,8 @@ class ShardDirectory:
 
     Guarantees: two lookups that meet a new id at once make one row of it. A
     lookup that finds a row finds it with its first value or a later one.
-    A lookup that makes no rows, and loses none, takes no lock.
+    A lookup that makes no rows, and loses none, takes no lock, unless others
+    make rows at that moment.
     """
 
     def __init__(
@@ -64,29 +66,28 @@ class ShardDirectory:
         self._evictor = (
             None
             if rules.eviction is None
-            else Evictor(rules.eviction, parts, rules.space, seconds)
+            else Evictor(rules.eviction, parts, self._known.cells, seconds)
         )
         self._maker = RowMaker(
             self._known, parts, rules, self._evictor, self._alone
         )
         # Steps rarely come to these.
         self._rows_of_any = WholeFunction(self._find_any)
-        self._built = WholeFunction(self._build)
         self._admitted = WholeFunction(self._admit)
 
-    def find(self, ids_N: tf.Tensor, asker: Asker) -> Found:
-        """Finds the rows of ids.
+    def find(self, keys_N: tf.Tensor, asker: Asker) -> Found:
+        """Finds the rows of keys.
 
         Args:
-            ids_N: Distinct ids of the shard, int64.
+            keys_N: Distinct keys of the shard.
             asker: Who asks.
         """
-        rows_N = self._rows_of(ids_N)
+        rows_N = self._rows_of(keys_N)
         if asker is Asker.IMPORT:
-            rows_N = self._rows_for_all(ids_N, rows_N)
+            rows_N = self._rows_for_all(keys_N, rows_N)
         elif asker is Asker.STEP:
-            rows_N = self._rows_for_training(ids_N, rows_N)
-        rows_N.set_shape(ids_N.shape)
+            rows_N = self._rows_for_training(keys_N, rows_N)
+        rows_N.set_shape(keys_N.shape[:1])
         return Found(tf.maximum(rows_N, RowSpace.ABSENT), rows_N >= 0)
 
     def still_theirs(self, rows_N: tf.Tensor, ids_N: tf.Tensor) -> tf.Tensor:
@@ -103,66 +104,72 @@ class ShardDirectory:
 
     # Lookups, built anew if need be.
 
-    def _rows_of(self, ids_N: tf.Tensor) -> tf.Tensor:
-        """Returns the rows of ids, -1 where there is none."""
-        rows_N, version = self._known.index.look_up(ids_N)
-        is_simple = tf.equal(version, self._known.recorded_version()) & (
-            tf.reduce_all(ids_N >= FIRST_KEY)
-        )
+    def _rows_of(self, keys_N: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of keys, -1 where there is none."""
+        rows_N, is_current = self._looked_up(keys_N)
+        is_simple = is_current & tf.reduce_all(keys.ids_of(keys_N) >= FIRST_KEY)
         return tf.cond(
-            is_simple, lambda: rows_N, self._rows_of_any.branch(ids_N)
+            is_simple, lambda: rows_N, self._rows_of_any.branch(keys_N)
         )
 
-    def _find_any(self, ids_N: tf.Tensor) -> tf.Tensor:
-        with self._alone([ids_N]):
-            _, version = self._known.index.look_up(ids_N[:0])
-            is_current = tf.equal(version, self._known.recorded_version())
-            built = tf.cond(is_current, lambda: True, self._built.branch())
+    def _looked_up(self, keys_N: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what the index says, and whether it is up to date."""
+        rows_N, versions_T = self._known.index.look_up(keys_N)
+        recorded_T = self._known.recorded_versions()
+        return rows_N, tf.reduce_all(tf.equal(versions_T, recorded_T))
+
+    def _find_any(self, keys_N: tf.Tensor) -> tf.Tensor:
+        with self._alone([keys_N]):
+            _, is_current = self._looked_up(keys_N[:0])
+            built = tf.cond(is_current, lambda: True, self._build)
             with tf.control_dependencies([built]):
-                return self._known.rows_with_lowest(ids_N)
+                return self._known.rows_with_lowest(keys_N)
 
     # Lookups of steps that train.
 
     def _rows_for_training(
-        self, ids_N: tf.Tensor, rows_N: tf.Tensor
+        self, keys_N: tf.Tensor, rows_N: tf.Tensor
     ) -> tf.Tensor:
         # Nothing can be counted before the directory was built.
         with tf.control_dependencies([rows_N]):
-            now = self._now()
-        rows_N = self._maker.without_old(rows_N, now)
-        num_present = tf.math.count_nonzero(rows_N >= 0)
+            now_T = self._now()
+        rows_N = self._maker.without_old(rows_N, now_T)
+        num_asked_T, num_present_T = (
+            keys.counts_of(keys_N, self._rules.space.num_tables, are_counted_N)
+            for are_counted_N in (None, rows_N >= 0)
+        )
         # The clock goes on after this lookup has read it.
-        with tf.control_dependencies([now]):
+        with tf.control_dependencies([now_T]):
             counted = self._known.tallies.add(
                 {
                     tallies.CLOCK: 1,
-                    tallies.ASKED: tf.size(ids_N),
-                    tallies.PRESENT: num_present,
+                    tallies.ASKED: num_asked_T,
+                    tallies.PRESENT: num_present_T,
                 }
             )
         seen: list[Any] = [counted]
         if self._evictor is not None:
             present_M = tf.boolean_mask(rows_N, rows_N >= 0)
-            seen += self._evictor.note_seen(present_M, now)
+            seen += self._evictor.note_seen(present_M, now_T)
         with tf.control_dependencies(seen):
             rows_N = tf.identity(rows_N)
         return tf.cond(
-            tf.equal(num_present, tf.size(ids_N, tf.int64)),
+            tf.reduce_all(rows_N >= 0),
             lambda: rows_N,
-            self._admitted.branch(ids_N, rows_N, now),
+            self._admitted.branch(keys_N, rows_N, now_T),
         )
 
     def _admit(
-        self, ids_N: tf.Tensor, rows_N: tf.Tensor, now: tf.Tensor
+        self, keys_N: tf.Tensor, rows_N: tf.Tensor, now_T: tf.Tensor
     ) -> tf.Tensor:
-        """Makes rows for those ids without one that are admitted."""
+        """Makes rows for those keys without one that are admitted."""
         admission = self._rules.admission
         if admission is None:
-            return self._maker.make_alone(ids_N, rows_N, now)
+            return self._maker.make_alone(keys_N, rows_N, now_T)
         places_K1 = tf.where(rows_N < 0)
-        ids_K = tf.gather_nd(ids_N, places_K1)
+        keys_K = tf.gather_nd(keys_N, places_K1)
         admitter = self._admitter(admission)
-        are_admitted_K = admitter.are_admitted(ids_K)
+        are_admitted_K = admitter.are_admitted(keys_K)
         are_admitted_N = tf.tensor_scatter_nd_update(
             rows_N >= 0, places_K1, are_admitted_K
         )
@@ -170,10 +177,10 @@ class ShardDirectory:
         known_M = tf.gather_nd(rows_N, admitted_N1)
 
         def make() -> tf.Tensor:
-            ids_M = tf.gather_nd(ids_N, admitted_N1)
-            made_M = self._maker.make_alone(ids_M, known_M, now)
+            keys_M = tf.gather_nd(keys_N, admitted_N1)
+            made_M = self._maker.make_alone(keys_M, known_M, now_T)
             are_new_M = (known_M < 0) & (made_M >= 0)
-            noted = admitter.note_made(tf.boolean_mask(ids_M, are_new_M))
+            noted = admitter.note_made(tf.boolean_mask(keys_M, are_new_M))
             with tf.control_dependencies(noted):
                 return tf.identity(made_M)
 
@@ -181,38 +188,37 @@ class ShardDirectory:
         return tf.tensor_scatter_nd_update(rows_N, admitted_N1, made_M)
 
     def _now(self) -> tf.Tensor:
-        """Returns the present time of rows; zero if nobody needs it."""
+        """Returns the present time of each table; zero if nobody needs it."""
         if self._evictor is None:
-            return tf.constant(0, tf.int64)
+            return tf.zeros([self._rules.space.num_tables], tf.int64)
         return self._evictor.now(self._known.tallies.read())
 
     def _admitter(self, admission: Admission) -> Admitter:
         return Admitter(
             admission,
             self._parts.counters,
-            self._known.buckets.start,
-            self._rules.space,
+            self._known.cells,
             self._known.tallies,
             self._alone,
         )
 
     # Imports.
 
-    def _rows_for_all(self, ids_N: tf.Tensor, rows_N: tf.Tensor) -> tf.Tensor:
+    def _rows_for_all(self, keys_N: tf.Tensor, rows_N: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([rows_N]):
-            now = self._now()
+            now_T = self._now()
         seen: list[Any] = []
         if self._evictor is not None:
             # Otherwise the next step could find that a row was not seen for
             # long, and begin it anew.
             present_M = tf.boolean_mask(rows_N, rows_N >= 0)
-            seen += self._evictor.note_seen(present_M, now)
+            seen += self._evictor.note_seen(present_M, now_T)
         with tf.control_dependencies(seen):
-            rows_N = self._maker.make_alone(ids_N, rows_N, now, evicts=False)
+            rows_N = self._maker.make_alone(keys_N, rows_N, now_T, evicts=False)
         if self._rules.admission is None:
             return rows_N
         with tf.control_dependencies([rows_N]):
-            noted = self._admitter(self._rules.admission).note_made(ids_N)
+            noted = self._admitter(self._rules.admission).note_made(keys_N)
         with tf.control_dependencies(noted):
             return tf.identity(rows_N)
 
@@ -227,5 +233,10 @@ class ShardDirectory:
 
     def _build(self) -> tf.Tensor:
         """Builds the directory from records that others have written."""
-        numbers = {} if self._evictor is None else self._evictor.going_on()
-        return self._known.fill(numbers)
+        begun = []
+        if self._evictor is not None:
+            # Once the directory is up to date, lookups read the clock.
+            numbers = self._evictor.going_on()
+            begun.append(self._known.tallies.begin(numbers))
+        with tf.control_dependencies(begun):
+            return self._known.fill()

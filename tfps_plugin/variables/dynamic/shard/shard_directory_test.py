@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic.ids import id_hashing
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 from tfps_plugin.variables.dynamic.row_space import RowSpace
@@ -53,7 +53,7 @@ class _Shard:
             self.name,
             numbers,
             ShardParts(self.rows, self.records),
-            Rules("items", space, _INITIAL),
+            Rules(("items",), space, _INITIAL),
         )
 
         def find(asker: Asker, ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -68,9 +68,10 @@ class _Shard:
 
     def num_places(self) -> int:
         """Returns the number of places that the hash table has."""
+        # By its name, the table that is there.
+        (handle,) = HashIndex(self.name, [1]).handles()
         keys, _ = tf.raw_ops.LookupTableExportV2(
-            # By its name, the table that is there.
-            table_handle=HashIndex(self.name, 1)._handle(),
+            table_handle=handle,
             Tkeys=tf.int64,
             Tvalues=tf.int32,
         )
@@ -121,6 +122,16 @@ def test_the_hash_table_never_grows() -> None:
         shard.make(ids[start : start + 50])
     assert len(shard.look(ids)) == len(ids)
     assert shard.num_places() == before
+
+
+def test_records_of_another_table_are_noticed_though_a_seed_is_set() -> None:
+    shards = _Shard(), _Shard()
+    for shard, ids in zip(shards, ([1, 2], [3, 4]), strict=True):
+        # Both make rows as often, and draw the same random numbers.
+        tf.random.set_seed(1)
+        shard.make(ids)
+    shards[1].records.assign(shards[0].records)
+    assert set(shards[1].look([1, 2, 3, 4])) == {1, 2}
 
 
 def test_only_rows_of_ids_are_marked_as_used() -> None:

@@ -1,4 +1,7 @@
-"""Numbers that a directory counts, on the device of the code that uses it."""
+"""Numbers that a directory counts, on the device of the code that uses it.
+
+Shape legend: T tables.
+"""
 
 import tensorflow as tf
 
@@ -27,38 +30,40 @@ NUM_TALLIES = 11
 class Tallies:
     """The numbers of one shard; they begin anew when its ps is replaced."""
 
-    def __init__(self, unique_name: str) -> None:
+    def __init__(self, unique_name: str, num_tables: int) -> None:
         """Describes them; `begin` makes them.
 
         Args:
             unique_name: A name that nothing else on the task has.
+            num_tables: Number of tables, each of which has its own.
         """
         self._unique_name = unique_name
+        self._shape = [NUM_TALLIES, num_tables]
 
     def begin(self, changes: dict[int, tf.Tensor]) -> tf.Operation:
         """Sets some numbers; the others are as before, or zero.
 
         Args:
-            changes: Values of numbers, int64 scalars.
+            changes: Values of numbers, int64, for each table or for all.
         """
         before = tf.cond(
             tf.raw_ops.VarIsInitializedOp(resource=self.handle()),
             self.read,
-            lambda: tf.zeros([NUM_TALLIES], tf.int64),
+            lambda: tf.zeros(self._shape, tf.int64),
         )
-        values = tf.unstack(before, NUM_TALLIES)
-        for number, value in changes.items():
-            values[number] = value
-        return tf.raw_ops.AssignVariableOp(
-            resource=self.handle(), value=tf.stack(values)
+        values = tf.tensor_scatter_nd_update(
+            before, _places(changes), self._stacked(changes)
         )
+        return tf.raw_ops.AssignVariableOp(resource=self.handle(), value=values)
 
     def add(self, changes: dict[int, tf.Tensor | int]) -> tf.Operation:
-        """Adds to some numbers."""
+        """Adds to some numbers.
+
+        Args:
+            changes: Integers, for each table or for all.
+        """
         added = tf.scatter_nd(
-            tf.constant([[number] for number in changes]),
-            tf.stack([tf.cast(each, tf.int64) for each in changes.values()]),
-            [NUM_TALLIES],
+            _places(changes), self._stacked(changes), self._shape
         )
         # At once: no other operation keeps all of what several tasks add.
         return tf.raw_ops.AssignAddVariableOp(
@@ -66,12 +71,16 @@ class Tallies:
         )
 
     def read(self) -> tf.Tensor:
-        """Returns all numbers, int64, in the order of the constants above."""
+        """Returns all numbers, int64, in the order of the constants above.
+
+        Returns:
+            Of each number a row, with a column for each table.
+        """
         value = tf.raw_ops.ReadVariableOp(
             resource=self.handle(), dtype=tf.int64
         )
         # A copy: others change the variable in its place.
-        return tf.ensure_shape(value, [NUM_TALLIES]) + 0
+        return tf.ensure_shape(value, self._shape) + 0
 
     def free(self) -> None:
         """Frees the variable, which nothing may use any more."""
@@ -81,6 +90,18 @@ class Tallies:
         """Returns the handle of the variable."""
         return tf.raw_ops.VarHandleOp(
             dtype=tf.int64,
-            shape=[NUM_TALLIES],
+            shape=self._shape,
             shared_name=f"{self._unique_name}/tallies",
         )
+
+    def _stacked(self, changes: dict[int, tf.Tensor | int]) -> tf.Tensor:
+        return tf.stack(
+            [
+                tf.broadcast_to(tf.cast(change, tf.int64), self._shape[1:])
+                for change in changes.values()
+            ]
+        )
+
+
+def _places(changes: dict[int, tf.Tensor | int]) -> tf.Tensor:
+    return tf.constant([[number] for number in changes])

@@ -2,18 +2,20 @@
 
 Each id that waits for a row has an entry: the id, its count, and a stamp that
 tells which entries of its set are older. A hash of the id says to which set of
-its bucket it belongs. A full set forgets its oldest entry.
+its cell it belongs. A full set forgets its oldest entry.
 
-Shape legend: K distinct ids, R rows of the shard, G rows of a set, W entries of
-a set, M ids among those given.
+Shape legend: K distinct keys, R rows of the shard, G rows and W entries of a
+set, M keys among those given, T tables.
 """
 
 from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin.variables.dynamic import id_hashing
-from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.exports.first_rows import start_of
+from tfps_plugin.variables.dynamic.cells import Cells
+from tfps_plugin.variables.dynamic.ids import id_hashing
+from tfps_plugin.variables.dynamic.ids import keys
 from tfps_plugin.variables.dynamic.shard.free_rows import ranked
 
 # Entries in each row of the variable: first their ids, then counts and stamps.
@@ -26,7 +28,7 @@ _ROWS_PER_SET = 4
 ENTRIES_PER_SET = _ROWS_PER_SET * _ENTRIES_PER_ROW
 # Counts are below it. An entry keeps count + stamp * _STAMP.
 _STAMP = 1 << 20
-_SEED = 0x7761_6974
+_START = start_of(0x7761_6974)
 
 
 class WaitingCounts:
@@ -36,36 +38,32 @@ class WaitingCounts:
     at a time.
     """
 
-    def __init__(
-        self, entries: Any, first_bucket: int, space: RowSpace
-    ) -> None:
+    def __init__(self, entries: Any, cells: Cells) -> None:
         """Takes the variable.
 
         Args:
             entries: The variable.
-            first_bucket: First bucket of the shard.
-            space: Rows of all buckets.
+            cells: The cells of the shard.
         """
         self._entries = entries
-        self._first_bucket = first_bucket
-        self._rows_per_bucket = space.rows_per_bucket
-        self._sets_per_bucket = space.rows_per_bucket // _ROWS_PER_SET
+        self._cells = cells
 
     def counted(
-        self, ids_K: tf.Tensor, most: int
+        self, keys_K: tf.Tensor, most: int
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Counts a lookup of each id.
+        """Counts a lookup of each key.
 
         Args:
-            ids_K: Distinct ids.
+            keys_K: Distinct keys.
             most: A count that becomes no larger, below 2**20.
 
         Returns:
-            The count of each id, int64, shape `(K,)`; and the number of ids
-            that a set has forgotten, or had no entry for, an int64 scalar.
+            The count of each key, int64, shape `(K,)`; and the number of ids
+            of each table that a set has forgotten, or had no entry for, int64,
+            shape `(T,)`.
         """
-        first_K = self._first_rows(ids_K)
-        entries_KW, are_its_KW = self._find(ids_K, first_K)
+        first_K = self._first_rows(keys_K)
+        entries_KW, are_its_KW = self._find(keys_K, first_K)
         # All ids of one lookup that share a set have the same stamp.
         stamps_K = tf.reduce_max(entries_KW, 1) // _STAMP + 1
         are_known_K = tf.reduce_any(are_its_KW, 1)
@@ -82,17 +80,17 @@ class WaitingCounts:
         )
         new_M1 = tf.where(~are_known_K)
         with tf.control_dependencies([noted]):
-            num_forgotten = self._begin(
-                tf.gather_nd(ids_K, new_M1),
+            num_forgotten_T = self._begin(
+                tf.gather_nd(keys_K, new_M1),
                 tf.gather_nd(first_K, new_M1),
                 tf.gather_nd(values_K, new_M1),
             )
-        return counts_K, num_forgotten
+        return counts_K, num_forgotten_T
 
-    def forget(self, ids_K: tf.Tensor) -> tf.Operation:
-        """Forgets ids, which need no entries any more."""
-        first_K = self._first_rows(ids_K)
-        _, are_its_KW = self._find(ids_K, first_K)
+    def forget(self, keys_K: tf.Tensor) -> tf.Operation:
+        """Forgets keys, which need no entries any more."""
+        first_K = self._first_rows(keys_K)
+        _, are_its_KW = self._find(keys_K, first_K)
         places_M2 = tf.boolean_mask(
             _places(first_K, tf.argmax(are_its_KW, 1)),
             tf.reduce_any(are_its_KW, 1),
@@ -102,10 +100,10 @@ class WaitingCounts:
         )
 
     def _begin(
-        self, ids_M: tf.Tensor, first_M: tf.Tensor, values_M: tf.Tensor
+        self, keys_M: tf.Tensor, first_M: tf.Tensor, values_M: tf.Tensor
     ) -> tf.Tensor:
-        """Gives ids the oldest entries; returns how many were forgotten."""
-        entries_MW, _ = self._find(ids_M, first_M)
+        """Gives keys the oldest entries; returns how many were forgotten."""
+        entries_MW, _ = self._find(keys_M, first_M)
         oldest_MW = tf.argsort(entries_MW, axis=1, stable=True)
         order_M, _, ranks_M = ranked(first_M)
         ranks_M = tf.gather(ranks_M, tf.math.invert_permutation(order_M))
@@ -124,7 +122,7 @@ class WaitingCounts:
             tf.raw_ops.ResourceScatterNdUpdate(
                 ref=self._entries.handle,
                 indices=tf.boolean_mask(places_M2, have_room_M),
-                updates=tf.boolean_mask(ids_M, have_room_M),
+                updates=tf.boolean_mask(keys.ids_of(keys_M), have_room_M),
             ),
             self._write_values(
                 tf.boolean_mask(places_M2, have_room_M),
@@ -132,19 +130,21 @@ class WaitingCounts:
             ),
         ]
         with tf.control_dependencies(written):
-            return tf.math.count_nonzero(~have_room_M | (before_M > 0))
+            forgotten_M = tf.boolean_mask(keys_M, ~have_room_M | (before_M > 0))
+            return keys.counts_of(forgotten_M, self._cells.space.num_tables)
 
-    def _first_rows(self, ids_K: tf.Tensor) -> tf.Tensor:
-        """Returns the first row of the set of each id, int32."""
-        buckets_K = id_hashing.buckets_of(ids_K) - self._first_bucket
-        drawn_K = id_hashing.uniform(ids_K, 1, _SEED)[:, 0]
-        sets_K = tf.cast(drawn_K * float(self._sets_per_bucket), tf.int32)
-        # Rounding could reach the next bucket.
-        sets_K = tf.minimum(sets_K, self._sets_per_bucket - 1)
-        return buckets_K * self._rows_per_bucket + sets_K * _ROWS_PER_SET
+    def _first_rows(self, keys_K: tf.Tensor) -> tf.Tensor:
+        """Returns the first row of the set of each key, int32."""
+        cells_K = self._cells.of_keys(keys_K)
+        nums_K = tf.gather(self._cells.sizes, cells_K) // _ROWS_PER_SET
+        drawn_K = id_hashing.uniform(keys.ids_of(keys_K), 1, _START)[:, 0]
+        sets_K = tf.cast(drawn_K * tf.cast(nums_K, tf.float32), tf.int32)
+        # Rounding could reach the next cell.
+        sets_K = tf.minimum(sets_K, nums_K - 1)
+        return self._cells.starts_of(cells_K) + sets_K * _ROWS_PER_SET
 
     def _find(
-        self, ids_K: tf.Tensor, first_K: tf.Tensor
+        self, keys_K: tf.Tensor, first_K: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns entries without ids, and where the entry of each id is."""
         rows_KG = first_K[:, None] + tf.range(_ROWS_PER_SET)[None, :]
@@ -155,7 +155,9 @@ class WaitingCounts:
         # Columns are told apart after the rows of a set are.
         entry_ids_KW = tf.reshape(found[:, :, :_ENTRIES_PER_ROW], shape)
         entries_KW = tf.reshape(found[:, :, _ENTRIES_PER_ROW:], shape)
-        are_its_KW = (entry_ids_KW == ids_K[:, None]) & (entries_KW > 0)
+        are_its_KW = (entry_ids_KW == keys.ids_of(keys_K)[:, None]) & (
+            entries_KW > 0
+        )
         return entries_KW, are_its_KW
 
     def _write_values(

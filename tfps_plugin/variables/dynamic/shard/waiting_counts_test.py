@@ -5,14 +5,16 @@ import numpy as np
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic.cells import Cells
+from tfps_plugin.variables.dynamic.ids import id_hashing
+from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard.waiting_counts import ENTRIES_PER_SET
 from tfps_plugin.variables.dynamic.shard.waiting_counts import NUM_COLUMNS
 from tfps_plugin.variables.dynamic.shard.waiting_counts import WaitingCounts
 
 # A bucket of one set.
-_SPACE = RowSpace(6)
+_SPACE = RowSpace((6,))
 _LOWEST = -(2**63)
 _MOST = 5
 
@@ -30,7 +32,7 @@ def _ids_of_one_bucket(number: int) -> list[int]:
 
 _POOL = _ids_of_one_bucket(24)
 _variable = tf.Variable(tf.zeros([_SPACE.num_rows, NUM_COLUMNS], tf.int64))
-_counts = WaitingCounts(_variable, 0, _SPACE)
+_counts = WaitingCounts(_variable, Cells(_SPACE, range(NUM_BUCKETS)))
 _VECTOR = tf.TensorSpec([None], tf.int64)
 _counted = tf.function(
     lambda ids: _counts.counted(ids, _MOST), [_VECTOR], autograph=False
@@ -68,7 +70,7 @@ def test_counts_are_exact_while_a_set_has_room(
                 since.pop(one, None)
             continue
         counts, number = _counted(tf.constant(ids, tf.int64))
-        num_forgotten += int(number)
+        num_forgotten += int(number[0])
         for one, count in zip(ids, counts.numpy(), strict=True):
             expected = min(truth.get(one, 0) + 1, _MOST)
             if len(since.get(one, ())) > ENTRIES_PER_SET and count == 1:
@@ -86,9 +88,9 @@ def test_counts_are_exact_while_a_set_has_room(
 def test_few_are_forgotten_while_no_more_wait_than_there_are_rows() -> None:
     space = RowSpace.for_capacity(20_000)
     variable = tf.Variable(tf.zeros([space.num_rows, NUM_COLUMNS], tf.int64))
-    counts = WaitingCounts(variable, 0, space)
+    counts = WaitingCounts(variable, Cells(space, range(NUM_BUCKETS)))
     ids = np.random.default_rng(5).integers(_LOWEST, 2**63 - 1, 20_000)
     for expected in (1, 2):
         found, num_forgotten = counts.counted(tf.constant(ids), _MOST)
-        assert int(num_forgotten) <= 2
+        assert int(num_forgotten[0]) <= 2
         assert np.count_nonzero(found.numpy() != expected) <= 2

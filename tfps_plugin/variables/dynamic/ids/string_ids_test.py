@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfps_plugin.exports import string_hash
-from tfps_plugin.variables.dynamic import string_ids
+from tfps_plugin.variables.dynamic.ids import string_ids
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), st.text(max_size=20))))

@@ -5,7 +5,8 @@ import numpy as np
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.exports.first_rows import start_of
+from tfps_plugin.variables.dynamic.ids import id_hashing
 from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 
 _MASK = (1 << 64) - 1
@@ -42,23 +43,29 @@ def test_any_pattern_of_ids_spreads_over_the_buckets() -> None:
 def test_numbers_of_an_id_do_not_depend_on_others(
     ids: list[int], seed: int
 ) -> None:
-    together = id_hashing.uniform(tf.constant(ids, tf.int64), 3, seed)
-    alone = id_hashing.uniform(tf.constant(ids[-1:], tf.int64), 3, seed)
+    together = id_hashing.uniform(tf.constant(ids, tf.int64), 3, start_of(seed))
+    alone = id_hashing.uniform(
+        tf.constant(ids[-1:], tf.int64), 3, start_of(seed)
+    )
     np.testing.assert_array_equal(together[-1:], alone)
     traced = tf.function(id_hashing.uniform, autograph=False)
     np.testing.assert_array_equal(
-        traced(tf.constant(ids, tf.int64), 3, seed), together
+        traced(tf.constant(ids, tf.int64), 3, start_of(seed)), together
     )
 
 
 def test_numbers_are_uniform_and_independent() -> None:
-    drawn = id_hashing.uniform(tf.range(100_000, dtype=tf.int64), 4, 1).numpy()
+    drawn = id_hashing.uniform(
+        tf.range(100_000, dtype=tf.int64), 4, start_of(1)
+    ).numpy()
     assert 0.0 < drawn.min() < 1e-4
     assert 1.0 - 1e-4 < drawn.max() < 1.0
     np.testing.assert_allclose(drawn.mean(0), 0.5, atol=0.005)
     np.testing.assert_allclose(drawn.std(0), 12**-0.5, atol=0.005)
     # Neither columns nor neighbouring ids, nor seeds, are alike.
-    other = id_hashing.uniform(tf.range(100_000, dtype=tf.int64), 4, 2).numpy()
+    other = id_hashing.uniform(
+        tf.range(100_000, dtype=tf.int64), 4, start_of(2)
+    ).numpy()
     for a, b in (
         (drawn[:, 0], drawn[:, 1]),
         (drawn[:-1, 0], drawn[1:, 0]),

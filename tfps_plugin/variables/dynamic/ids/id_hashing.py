@@ -16,7 +16,6 @@ from tfps_plugin.exports.first_rows import FRACTION_BITS
 from tfps_plugin.exports.first_rows import GOLDEN
 from tfps_plugin.exports.first_rows import SECOND_FACTOR
 from tfps_plugin.exports.first_rows import SHIFTS
-from tfps_plugin.exports.first_rows import start_of
 from tfps_plugin.exports.first_rows import steps_of
 from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 
@@ -43,20 +42,23 @@ def buckets_of(ids: tf.Tensor) -> tf.Tensor:
     return tf.cast(_shifted(bits, 64 - _BUCKET_BITS), tf.int32)
 
 
-def uniform(ids_N: tf.Tensor, num_columns: int, seed: int) -> tf.Tensor:
-    """Returns random numbers that depend on ids, columns and the seed alone.
+def uniform(
+    ids_N: tf.Tensor, num_columns: int, starts_N: tf.Tensor
+) -> tf.Tensor:
+    """Returns random numbers that depend on ids, columns and a start alone.
 
     Args:
         ids_N: Any int64.
         num_columns: Number of columns, C.
-        seed: The seed; different ones give other numbers.
+        starts_N: Result of `first_rows.start_of` for a seed, uint64, of each id
+            or of all; different ones give other numbers.
 
     Returns:
         Float32 above zero and below one, shape `(N, C)`.
     """
     # Hashed once before columns are added: otherwise the numbers of an id
     # would be those of the next id, one column further.
-    bits_N = mixed(tf.bitcast(ids_N, tf.uint64) + tf.constant(start_of(seed)))
+    bits_N = mixed(tf.bitcast(ids_N, tf.uint64) + starts_N)
     # As an array: of a list of large numbers, TensorFlow makes floats first.
     steps_C = tf.constant(steps_of(num_columns))
     bits_NC = mixed(bits_N[:, None] + steps_C[None, :])
