@@ -262,6 +262,18 @@ def test_late_gradients_do_not_reach_rows_that_went_to_other_ids() -> None:
     assert shard.still_theirs(found) == [RowSpace.ABSENT, found[4]]
 
 
+def test_late_gradients_of_id_0_do_not_reach_rows_that_are_free() -> None:
+    shard = _Shard(eviction=Eviction("least_recent"))
+    found = shard.train([0, 4])
+    for step in range(300):
+        shard.train([4, *range(100 + step * 16, 116 + step * 16)])
+        if not shard.records.numpy()[found[0]].any():
+            break
+    else:
+        pytest.fail("The row was never free after a step.")
+    assert shard.still_theirs(found) == [RowSpace.ABSENT, found[4]]
+
+
 def test_rows_that_no_step_has_seen_for_long_go() -> None:
     shard = _Shard(eviction=Eviction(None, unseen_steps=5))
     found = shard.train([1, 2, 3])

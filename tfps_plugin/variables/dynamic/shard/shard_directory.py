@@ -28,6 +28,7 @@ from tfps_plugin.variables.dynamic.shard.known_rows import KnownRows
 from tfps_plugin.variables.dynamic.shard.row_maker import RowMaker
 from tfps_plugin.variables.dynamic.shard.rules import Rules
 from tfps_plugin.variables.dynamic.shard.shard_parts import ID
+from tfps_plugin.variables.dynamic.shard.shard_parts import IS_USED
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 from tfps_plugin.variables.dynamic.whole_functions import WholeFunction
 from tfps_plugin.variables.updates.update_lock import LocalLock
@@ -100,7 +101,10 @@ class ShardDirectory:
         if self._evictor is None:
             return rows_N
         owners_N = self._known.recorded(rows_N, ID)
-        return tf.where(owners_N == ids_N, rows_N, RowSpace.ABSENT)
+        # A free row is recorded as that of id 0.
+        are_used_N = self._known.recorded(rows_N, IS_USED) > 0
+        are_theirs_N = (owners_N == ids_N) & are_used_N
+        return tf.where(are_theirs_N, rows_N, RowSpace.ABSENT)
 
     # Lookups, built anew if need be.
 
