@@ -141,7 +141,10 @@ class Table:
         Args:
             ids: Integers or strings, an array of any shape. Strings are hashed
                 as `tfps.layers.DynamicEmbedding` does; an unsigned number of
-                2**63 or more is the negative one with the same bits.
+                2**63 or more is the negative one with the same bits. Numbers
+                of rows of a table with a vocabulary count from its end if they
+                are negative. (NumPy's arrays of strings of one length drop
+                zeros at the end; give a list or an array of objects.)
             unknown: Result for ids without a row. By default, what the layer
                 gives for them, or zeros if the table has a vocabulary;
                 "zeros"; "error"; or a row, of shape `(width,)`.
@@ -155,7 +158,7 @@ class Table:
             ValueError: If `unknown` is none of those above.
         """
         fill = self._fill(unknown)
-        ids = np.asarray(ids)
+        ids = _as_array(ids)
         keys = self._keys(ids)
         rows = np.empty((len(keys), self.width), self.dtype)
         places, is_newer = self._newer.find(keys)
@@ -229,7 +232,11 @@ class Table:
                 f"The table {self.name!r} is looked up by integers or strings. "
                 f"Received: ids of dtype {flat.dtype}"
             )
-        return flat.astype(np.int64)
+        keys = flat.astype(np.int64)
+        if self.kind == BY_ROW:
+            # As in `keras.layers.Embedding`: from the end.
+            keys[keys < 0] += len(self)
+        return keys
 
     def _fill(self, unknown: Any) -> Callable[[np.ndarray], Any] | None:
         """Returns what makes rows for unknown ids; None for an error."""
@@ -250,3 +257,11 @@ class Table:
             f'"error" or a row of {self.width} numbers. Received: '
             f"unknown={unknown!r}"
         )
+
+
+def _as_array(ids: Any) -> np.ndarray:
+    array = np.asarray(ids)
+    if array.dtype.kind in "SU" and not isinstance(ids, np.ndarray):
+        # NumPy would drop zeros at the end, and take a number for a string.
+        array = np.asarray(ids, object)
+    return array

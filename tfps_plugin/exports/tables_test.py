@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tfps_plugin import errors
+from tfps_plugin.exports import string_hash
 from tfps_plugin.exports.export_folder import ExportFolder
 from tfps_plugin.exports.export_folder import NewExport
 from tfps_plugin.exports.first_rows import FirstRows
@@ -228,6 +229,26 @@ def test_a_table_by_row(folder: ExportFolder) -> None:
     assert table.lookup([]).shape == (0, _WIDTH)
     with pytest.raises(TypeError, match="numbers of rows"):
         table.lookup(["a"])
+    # As in the layer, from the end.
+    np.testing.assert_array_equal(
+        table.lookup([-1, -3, 1]), table.lookup([2, 0, 1])
+    )
+    with pytest.raises(KeyError, match="1 of 2 ids"):
+        table.lookup([-4, 2], "error")
+
+
+def test_strings_are_looked_up_as_they_are(folder: ExportFolder) -> None:
+    strings: list[str | bytes] = [b"ab", b"ab\0", "ab\0\0", b"\0"]
+    (first, *others) = string_hash.ids_of(strings).tolist()
+    _export(folder, {first: 0.5, others[0]: 1.0, others[1]: 2.0}, is_base=True)
+    table = Tables(folder.path)["items"]
+    expected = table.lookup([first, *others])
+    np.testing.assert_array_equal(table.lookup(strings), expected)
+    np.testing.assert_array_equal(
+        table.lookup([[each] for each in strings])[:, 0], expected
+    )
+    with pytest.raises(TypeError, match="all integers or all strings"):
+        table.lookup(["a", 3])
 
 
 def test_ids_without_a_row(folder: ExportFolder) -> None:

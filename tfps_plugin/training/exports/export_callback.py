@@ -9,6 +9,7 @@ from typing import Literal
 
 import keras
 
+from tfps_plugin import errors
 from tfps_plugin.training.exports.exporter import Exporter
 from tfps_plugin.training.exports.exporter import Taken
 from tfps_plugin.variables.chief import chief_reads
@@ -139,6 +140,9 @@ class ExportChanges(keras.callbacks.Callback):
         self._last_time = time.monotonic()
         try:
             taken = self._exporter.take(self.model, None)
+        except (OSError, errors.ExportUnreadableError) as error:
+            _report(error)
+            return
         except Exception as error:
             if not chief_reads.is_about_the_cluster(error):
                 raise

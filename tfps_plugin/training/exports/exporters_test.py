@@ -165,6 +165,47 @@ def test_a_failure_of_the_last_export_is_raised(
         _train(model, range(4), batch_size=2, callbacks=[export])
 
 
+def test_a_folder_that_cannot_be_read_ends_no_training(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _model()
+    export = tfps.callbacks.ExportChanges(tmp_path, minutes=0)
+    real, num_reads = ExportFolder.read, 0
+
+    def fail_twice(folder: ExportFolder) -> Any:
+        nonlocal num_reads
+        num_reads += 1
+        if num_reads in (3, 4):
+            raise OSError("stale file handle")
+        return real(folder)
+
+    monkeypatch.setattr(ExportFolder, "read", fail_twice)
+    _train(model, range(24), batch_size=2, callbacks=[export])
+    assert num_reads > 4
+    _require_equal(serving.Tables(tmp_path), model)
+
+
+def test_float16_is_exported_as_it_is(tmp_path: pathlib.Path) -> None:
+    layer = keras.layers.Embedding(5, 3, name="rows", dtype="float16")
+    model = keras.Sequential([keras.Input((), dtype="int32"), layer])
+    tfps.export_changes(model, tmp_path)
+    rows = serving.Tables(tmp_path)["rows"].rows
+    assert rows.dtype == np.float16
+    np.testing.assert_array_equal(rows, layer.embeddings)
+
+
+def test_numbers_from_the_end_are_rows_of_the_layer(
+    tmp_path: pathlib.Path,
+) -> None:
+    layer = keras.layers.Embedding(5, 3, name="rows")
+    model = keras.Sequential([keras.Input((), dtype="int32"), layer])
+    tfps.export_changes(model, tmp_path)
+    numbers = np.array([-1, 0, -5, 4])
+    np.testing.assert_array_equal(
+        serving.Tables(tmp_path)["rows"].lookup(numbers), layer(numbers)
+    )
+
+
 def test_bfloat16_is_exported_as_float32(tmp_path: pathlib.Path) -> None:
     layer = keras.layers.Embedding(5, 3, name="rows", dtype="bfloat16")
     model = keras.Sequential([keras.Input((), dtype="int32"), layer])
