@@ -132,15 +132,17 @@ class _Shard:
         shape = [len(rows), variable.shape[1]]
         variable.scatter_add(tf.IndexedSlices(tf.fill(shape, change), rows))
 
+    def index(self) -> HashIndex:
+        """Returns the hash tables that are there, by their names."""
+        return HashIndex(self._name, [1] * len(self._rules.tables))
+
     def nums_places(self) -> list[int]:
         """Returns the number of places that each hash table has."""
-        # By their names, the tables that are there.
-        handles = HashIndex(self._name, [1] * len(self._rules.tables)).handles()
         exported = [
             tf.raw_ops.LookupTableExportV2(
                 table_handle=handle, Tkeys=tf.int64, Tvalues=tf.int32
             )
-            for handle in handles
+            for handle in self.index().handles()
         ]
         return [int(each.keys.shape[0]) for each in exported]
 
@@ -231,10 +233,13 @@ def test_one_index_alone_is_filled_anew_when_its_places_run_out() -> None:
     kept = [_LOWEST, -3, 4, 5]
     for shard, asked in ((stack, [[], kept]), (alone, [kept])):
         shard.find(asked, Asker.STEP)
+    # Of no record: it would be gone if its table were filled anew.
+    foreign = tf.constant([[77, 0], [77, 1]], tf.int64)
+    stack.index().insert(foreign, tf.constant([1, 1]))
     places = stack.nums_places()
     versions = stack.versions()
     for number in range(240):
-        ids = list(range(number * 20, number * 20 + 20))
+        ids = list(range(100 + number * 20, 120 + number * 20))
         # Others of the same bucket may be too recent.
         assert stack.find([ids, []], Asker.STEP)[0].count(None) < 3
         if number % 20 == 0:
@@ -244,6 +249,7 @@ def test_one_index_alone_is_filled_anew_when_its_places_run_out() -> None:
     made, keys_now = stack.tallies()[[tallies.MADE, tallies.KEYS]]
     assert made[0] > 2 * places[0] > keys_now[0]
     assert stack.nums_places() == places
+    assert stack.index().look_up(foreign)[0].numpy().tolist() == [-1, 1]
     # Nothing was built anew from the records: versions only went up.
     assert np.all(stack.versions() - versions < 1000)
 
