@@ -207,6 +207,104 @@ def test_a_step_that_fails_leaves_no_wrong_row(make: Make) -> None:
     assert max(oldest for _, oldest in seen) <= offset + 3.0
 
 
+def _as_it_is(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+def _in_branch(function: Callable[[], Any]) -> Any:
+    return tf.cond(
+        tf.constant(True),
+        function,
+        lambda: tf.zeros([shared_cached.NUM_ROWS, 4]),
+    )
+
+
+def _in_loop(function: Callable[[], Any]) -> Any:
+    return tf.while_loop(
+        lambda number, _: number < 1,
+        lambda number, _: (number + 1, function()),
+        (tf.constant(0), tf.zeros([shared_cached.NUM_ROWS, 4])),
+    )[1]
+
+
+class _Inside(Telling):
+    """A model that looks rows up, or trains, inside of something else."""
+
+    def __init__(
+        self,
+        lookups: Callable[..., Any] = _as_it_is,
+        steps: Callable[..., Any] = _as_it_is,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._lookups = lookups
+        self._steps = steps
+        # Traced by whatever calls it first.
+        self._function = tf.function(super()._ages)
+
+    def _ages(self) -> tf.Tensor:
+        if self._lookups is tf.function:
+            return self._function()
+        return self._lookups(super()._ages)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Makes one step."""
+        step = super().train_step
+        if self._steps is tf.function:
+            return tf.function(step)(data)
+        return self._steps(lambda: step(data))
+
+
+def _inside(
+    strategy: tfps.ParameterServerStrategy,
+    steps_per_execution: int = 1,
+    **options: Any,
+) -> _Inside:
+    with strategy.scope():
+        model = _Inside(cache_rows=1_000, cache_max_age_steps=3, **options)
+        model.compile(
+            keras.optimizers.SGD(1.0), steps_per_execution=steps_per_execution
+        )
+    return model
+
+
+@pytest.mark.parametrize("lookups", [_in_branch, _in_loop, tf.function])
+@pytest.mark.parametrize("num_shards", [None, 2])
+def test_lookups_inside_of_something_train_all_rows(
+    make: Make, num_shards: int | None, lookups: Callable[..., Any]
+) -> None:
+    model = _inside(make(num_shards), lookups=lookups)
+    seen = shared_cached.ages_seen(model, _STEPS)
+    # Each step has added one to each row, and has read the newest.
+    assert np.all(model.embed.get_embedding_tables()["items"] == _STEPS)
+    assert seen == [(0.0, 0.0)] * _STEPS
+    assert model.embed.cache_statistics()["asked"] == 0
+
+
+@pytest.mark.parametrize("num_shards", [None, 2])
+def test_a_function_of_training_reads_the_newest_rows_in_evaluate(
+    make: Make, num_shards: int | None
+) -> None:
+    model = _inside(make(num_shards), lookups=tf.function)
+    data = tf.data.Dataset.range(1).batch(1)
+    for steps in (3, 4):
+        shared_cached.ages_seen(model, steps)
+        found = model.evaluate(data, verbose=0, return_dict=True)
+        assert (found["youngest"], found["oldest"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+@pytest.mark.parametrize("steps", [_as_it_is, tf.function])
+def test_a_step_has_its_cache_inside_of_loops_and_functions(
+    make: Make, steps: Callable[..., Any], steps_per_execution: int
+) -> None:
+    model = _inside(make(), steps_per_execution, steps=steps)
+    shared_cached.ages_seen(model, _STEPS)
+    assert np.all(model.embed.get_embedding_tables()["items"] == _STEPS)
+    # Read in every fourth step.
+    assert model.embed.cache_statistics()["hit_rate"] == 0.75
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [

@@ -82,6 +82,13 @@ VARIABLES = (
         _BACKWARD,
     ),
     Patch(
+        "tensorflow.python.framework.func_graph:FuncGraph.__init__",
+        "self, name",
+        "_compat.graph.tensorflow_tapes:noted",
+        "A function that is traced cannot ask whether a tape was opened in it, "
+        "or around it.",
+    ),
+    Patch(
         "tensorflow.python.ops.while_v2:_zeros_like",
         "op_input, op_output",
         "_compat.graph.tensorflow_loops:zeros_of_known_shape",

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat.graph import tensorflow_tapes
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.variables.chief import chief_reads
@@ -70,6 +71,15 @@ class RowCache:
     def serves(self, table: Table) -> bool:
         """Returns whether the lookup that is being traced may use it.
 
+        It may where all tapes were opened in the same function. Other tapes
+        differentiate the function as a whole, and would miss the gradients of
+        rows that no parameter server was asked for. And a function that was
+        traced under a tape may be called again without one, where rows have to
+        be the newest.
+
+        Args:
+            table: The table.
+
         Raises:
             errors.UnsupportedError: If old rows would break a promise.
         """
@@ -85,7 +95,7 @@ class RowCache:
                 "sparse_update='caught_up'. Received: cache_rows="
                 f"{self._num_places}. Make the layer without cache_rows."
             )
-        return True
+        return tensorflow_tapes.are_its_own(tf.compat.v1.get_default_graph())
 
     def rows(
         self, order: ShardOrder, gather: Callable[[ShardOrder], tf.Tensor]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.lookup import row_cache
 from tfps_plugin.variables.lookup import row_lookup
@@ -142,3 +143,114 @@ def test_gradients_are_those_of_the_rows() -> None:
     for _ in range(2):
         np.testing.assert_array_equal(gradient(), expected)
     assert cache.totals() == (8, 4)
+
+
+def _in_branch(look_up: Callable[[], tf.Tensor]) -> tf.Tensor:
+    return tf.cond(tf.constant(True), look_up, lambda: tf.zeros([len(_IDS), 2]))
+
+
+def _in_loop(look_up: Callable[[], tf.Tensor]) -> tf.Tensor:
+    return tf.while_loop(
+        lambda number, _: number < 1,
+        lambda number, _: (number + 1, look_up()),
+        (tf.constant(0), tf.zeros([len(_IDS), 2])),
+    )[1]
+
+
+def _in_function(look_up: Callable[[], tf.Tensor]) -> tf.Tensor:
+    return tf.function(look_up)()
+
+
+_INSIDE = [_in_branch, _in_loop, _in_function]
+
+
+def _half_squares(
+    table: Any, cache: RowCache, inside: Callable[..., tf.Tensor]
+) -> tf.Tensor:
+    """Returns a loss whose gradients are the rows."""
+    rows = inside(
+        lambda: row_lookup.look_up(table, tf.constant(_IDS), cache=cache)
+    )
+    return tf.reduce_sum(rows * rows) / 2.0
+
+
+def _rows_as_gradient(table: Any) -> np.ndarray:
+    expected = np.zeros((_ROWS, 2))
+    np.add.at(expected, _IDS, table.numpy()[_IDS])
+    return expected
+
+
+@pytest.mark.parametrize("inside", _INSIDE)
+def test_a_tape_outside_of_the_lookup_gets_all_gradients(
+    inside: Callable[..., tf.Tensor],
+) -> None:
+    table = _table()
+    cache = RowCache(table, 100, max_age_steps=1_000)
+
+    @tf.function
+    def gradient() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = _half_squares(table, cache, inside)
+        return tf.convert_to_tensor(tape.gradient(loss, table))
+
+    for _ in range(3):
+        np.testing.assert_array_equal(gradient(), _rows_as_gradient(table))
+        _raw_add(table)
+    assert cache.totals() == (0, 0)
+
+
+@pytest.mark.parametrize("inside", _INSIDE)
+def test_a_lookup_inside_with_a_tape_of_its_own_has_its_cache(
+    inside: Callable[..., tf.Tensor],
+) -> None:
+    table = _table()
+    cache = RowCache(table, 100, max_age_steps=1_000)
+
+    @tf.function
+    def gradient() -> tf.Tensor:
+        def of_own_tape() -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = _half_squares(table, cache, lambda look_up: look_up())
+            return tf.gather(
+                tf.convert_to_tensor(tape.gradient(loss, table)), _IDS
+            )
+
+        return inside(of_own_tape)
+
+    for _ in range(2):
+        np.testing.assert_array_equal(
+            gradient(), _rows_as_gradient(table)[_IDS]
+        )
+    assert cache.totals() == (8, 4)
+
+
+def _function_of_loss(table: Any, cache: RowCache) -> Callable[[], tf.Tensor]:
+    return tf.function(
+        lambda: _half_squares(table, cache, lambda look_up: look_up())
+    )
+
+
+def test_a_tape_around_a_function_gets_all_gradients() -> None:
+    table = _table()
+    cache = RowCache(table, 100, max_age_steps=1_000)
+    loss_of = _function_of_loss(table, cache)
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = loss_of()
+        found = tf.convert_to_tensor(tape.gradient(loss, table))
+        np.testing.assert_array_equal(found, _rows_as_gradient(table))
+    assert cache.totals() == (0, 0)
+
+
+def test_a_tape_around_a_function_traced_before_is_refused() -> None:
+    table = _table()
+    cache = RowCache(table, 100, max_age_steps=1_000)
+    loss_of = _function_of_loss(table, cache)
+    for _ in range(2):
+        loss_of()
+    assert cache.totals() == (8, 4)
+    with (
+        tf.GradientTape(),
+        pytest.raises(errors.UnsupportedError, match="cache_rows"),
+    ):
+        loss_of()

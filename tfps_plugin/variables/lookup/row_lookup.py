@@ -16,6 +16,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from tfps_plugin._compat.graph import tensorflow_tapes
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin._compat.graph import tensorflow_vectorizing
 from tfps_plugin.variables.compression import wire
@@ -170,8 +171,10 @@ def distinct_rows(
     )
     if cache is not None and is_cached:
         with compat.stop_recording():
-            rows_UD = cache.rows(
-                order, lambda missing: _gather(table, missing, wire_dtype)
+            rows_UD = tensorflow_tapes.only_for_its_own(
+                cache.rows(
+                    order, lambda missing: _gather(table, missing, wire_dtype)
+                )
             )
         return _recorded_on_worker(table, order, rows_UD), positions
     if table.is_whole:
