@@ -265,6 +265,8 @@ def _inside(
         model.compile(
             keras.optimizers.SGD(1.0), steps_per_execution=steps_per_execution
         )
+        # Otherwise a trace that only builds it is the first of its function.
+        model.optimizer.build(model.trainable_variables)
     return model
 
 
