@@ -108,12 +108,23 @@ def test_no_row_is_older_than_its_bound(make: Make) -> None:
     assert np.all(model.embed.get_embedding_tables()["items"] == _STEPS)
 
 
+@pytest.mark.parametrize("is_on_disk", [False, True], ids=["memory", "disk"])
+@pytest.mark.parametrize("num_shards", [None, 2])
 def test_what_the_program_sets_is_seen_at_once(
-    make: Make, tmp_path: pathlib.Path
+    make: Make,
+    tmp_path: pathlib.Path,
+    num_shards: int | None,
+    is_on_disk: bool,
 ) -> None:
+    storage = tfps.TieredStorage(4, str(tmp_path / "rows"))
     model = shared_cached.telling(
-        make(), cache_rows=1_000, cache_max_age_steps=1_000
+        make(num_shards, table_storage={"items": storage})
+        if is_on_disk
+        else make(num_shards),
+        cache_rows=1_000,
+        cache_max_age_steps=1_000,
     )
+    assert model.embed.trainable_variables[0].value.is_on_disk == is_on_disk
     (table,) = model.embed.trainable_variables
     weights = str(tmp_path / "model.weights.h5")
     model.save_weights(weights)

@@ -383,6 +383,45 @@ def test_a_checkpoint_is_restored_into_any_number_of_shards(
     _assert_same_rows(plain.get_layer("items"), ids, rows)
 
 
+def test_a_restore_goes_back_to_the_time_of_its_checkpoint(
+    make: Make, tmp_path: pathlib.Path
+) -> None:
+    with make().scope():
+        layer = _dynamic(
+            eviction=tfps.layers.Eviction(None, unseen_steps=4 * _BATCHES)
+        )
+        model = _model(layer, keras.optimizers.SGD(0.05))
+        others = np.arange(3 * _BATCH).reshape(-1, 3)
+        _fit(model, _IDS, epochs=1)
+        # No new ids after the checkpoint: only the time goes on.
+        model.fit(others, np.ones((_BATCH, 1)), verbose=0)
+        weights = str(tmp_path / "saved.weights.h5")
+        model.save_weights(weights)
+        ours = tfps.Checkpoint(model=model)
+        theirs = tf.train.Checkpoint(model=model)
+        our_prefix = ours.write(str(tmp_path / "ours"))
+        their_prefix = theirs.write(str(tmp_path / "theirs"))
+        trained = dict(zip(*layer.export(), strict=True))
+        model.optimizer.learning_rate = 0.0
+    for restore in (
+        lambda: ours.restore(our_prefix),
+        lambda: theirs.restore(their_prefix),
+        lambda: model.load_weights(weights),
+    ):
+        model.fit(
+            np.repeat(others, 6 * _BATCHES, 0),
+            np.ones((_BATCH * 6 * _BATCHES, 1)),
+            batch_size=_BATCH,
+            verbose=0,
+        )
+        restore()
+        model.optimizer.learning_rate = 0.0
+        _fit(model, _IDS, epochs=1)
+        assert layer.statistics()["evicted"] == 0
+        for one, row in zip(*layer.export(), strict=True):
+            np.testing.assert_array_equal(row, trained[one])
+
+
 def _assert_same_rows(layer: Any, ids: np.ndarray, rows: np.ndarray) -> None:
     found = dict(zip(*layer.export(), strict=True))
     assert sorted(found) == sorted(ids)
@@ -447,6 +486,98 @@ def test_rows_make_room_for_new_ids(
             rows = slot.numpy()
             assert np.all(rows[records[:, 1] == 0] == 0)
             assert np.count_nonzero(rows[records[:, 1] > 0]) > 1000
+
+
+@pytest.mark.parametrize("kind", ["once", "twice", "scaled"])
+def test_late_gradients_do_not_change_rows_of_other_ids(
+    make: Make, kind: str
+) -> None:
+    strategy = make()
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        layer = tfps.layers.DynamicEmbedding(
+            4,
+            _FIRST,
+            capacity=1000,
+            eviction=tfps.layers.Eviction("least_recent"),
+            name="items",
+        )
+        layer.build((None,))
+        optimizer = keras.optimizers.SGD(1.0)
+        if kind == "scaled":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 1.0)
+        optimizer.build(layer.trainable_variables)
+    early, late = np.arange(10), np.arange(10, 20)
+    num_others, size = 120, 100
+    others = tf.range(1000, 1000 + num_others * size, dtype=tf.int64)
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            outputs = [layer(tf.constant(early), training=True)]
+            if kind == "twice":
+                outputs.append(layer(tf.constant(late), training=True))
+            loss = tf.reduce_sum(tf.concat(outputs, 0))
+            if kind == "scaled":
+                loss = optimizer.scale_loss(loss)
+        weights = layer.trainable_variables
+        gradients = tape.gradient(loss, weights)
+        with tf.control_dependencies([loss]):
+            # Much later, as if this worker had stood still.
+            for number in tf.range(num_others):
+                layer(others[number * size :][:size], training=True)
+        optimizer.apply(gradients, weights)
+
+    run = tf.function(lambda: strategy.run(step))
+    for _ in range(3):
+        coordinator.schedule(run)
+    coordinator.join()
+    ids, rows = layer.export()
+    assert len(ids) > 500
+    assert not set(ids) & {*early, *late}
+    np.testing.assert_array_equal(rows, _first_rows(ids))
+    coordinator.close()
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_slots_of_a_custom_loop_begin_anew_with_their_rows(
+    make: Make, is_built: bool
+) -> None:
+    strategy = make()
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        layer = tfps.layers.DynamicEmbedding(
+            4,
+            _FIRST,
+            capacity=1000,
+            eviction=tfps.layers.Eviction("least_recent"),
+            unknown="zeros",
+        )
+        model = _model(layer, keras.optimizers.Adagrad(0.05))
+        if is_built:
+            model.optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(ids: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(ids, training=True))
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+
+    for first in range(0, 12_000, 60):
+        ids = np.arange(first, first + 60).reshape(-1, 3)
+        coordinator.schedule(step, (tf.constant(ids),))
+    coordinator.join()
+    assert layer.statistics()["evicted"] > 3000
+    records = layer.weights[1].numpy()
+    (slot,) = (
+        each
+        for each in model.optimizer.variables
+        if each.shape == layer.weights[0].shape
+    )
+    # Adagrad's slots begin with 0.1, and grow.
+    is_as_new = np.all(slot.numpy() == np.float32(0.1), axis=1)
+    assert np.all(is_as_new[records[:, 1] == 0])
+    assert not np.any(is_as_new[records[:, 1] > 0])
 
 
 def test_rare_ids_get_no_rows(make: Make) -> None:

@@ -15,7 +15,7 @@ from shared_training import At
 from shared_training import Seen
 
 import tfps_plugin as tfps
-from tfps_plugin.variables.dynamic.past_directories import PastDirectories
+from tfps_plugin.variables.dynamic.directory_places import DirectoryPlaces
 from tfps_plugin.variables.dynamic.shard.tallies import Tallies
 
 # Each test loses tasks, or adds some, and takes long.
@@ -164,15 +164,15 @@ def test_directories_of_the_past_are_freed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = set()
-    note = PastDirectories.note
+    note = DirectoryPlaces.note
 
     def noting(
-        self: PastDirectories, device: str, rows: range, name: str
+        self: DirectoryPlaces, device: str, rows: range, name: str
     ) -> None:
         made.add((device, name))
         note(self, device, rows, name)
 
-    monkeypatch.setattr(PastDirectories, "note", noting)
+    monkeypatch.setattr(DirectoryPlaces, "note", noting)
     with tfps.LocalCluster(num_workers=1, num_ps=2) as own:
         strategy = tfps.ParameterServerStrategy(
             own.cluster_resolver, tfps.partitioners.FixedShardsPartitioner(2)

@@ -254,11 +254,24 @@ def test_workers_may_cache_rows_that_are_on_disk(
     tfps.ClusterCoordinator(strategy).close()
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize(
+    ("kind", "num_shards"),
+    [*((kind, 2) for kind in _KINDS), (_KINDS[0], 1)],
+    ids=str,
+)
 def test_a_checkpoint_has_all_rows(
-    cluster: tfps.LocalCluster, tmp_path: pathlib.Path, kind: str
+    cluster: tfps.LocalCluster,
+    tmp_path: pathlib.Path,
+    kind: str,
+    num_shards: int,
 ) -> None:
-    strategy = _strategy(cluster, tmp_path / "rows")
+    strategy = _strategy(
+        cluster,
+        tmp_path / "rows",
+        variable_partitioner=tfps.partitioners.FixedShardsPartitioner(
+            num_shards
+        ),
+    )
     with strategy.scope():
         model = _model(kind, _storage(tmp_path / "rows"))
     _fit(model)

@@ -22,6 +22,7 @@
     ├── CheckpointMismatchError (ValueError)     it does not fit the program
     ├── JobUnreachableError (ConnectionError)    a job cannot be watched
     ├── UnsupportedError (NotImplementedError)   unsupported; names a way out
+    │   └── OptimizerNotBuiltError               a step needs its slots before
     └── InternalError                            a bug of tfps_plugin
 
 An exception of the user's own step is never wrapped; it is raised as it is.
@@ -173,6 +174,12 @@ class ExportUnreadableError(TfpsError, OSError):
 
 class UnsupportedError(TfpsError, NotImplementedError):
     """The call is not supported; the message names an alternative."""
+
+
+class OptimizerNotBuiltError(UnsupportedError):
+    """A step builds an optimizer whose slots it needs before."""
+
+    retryable = True
 
 
 class InternalError(TfpsError):

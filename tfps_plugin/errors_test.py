@@ -42,11 +42,13 @@ def test_every_class_is_in_the_tree_where_it_is() -> None:
 def test_what_may_be_tried_again_has_no_lasting_cause(
     cls: type[errors.TfpsError],
 ) -> None:
-    # Everybody may come back but a ps, whose values are gone.
+    # Every task may come back but a ps, whose values are gone.
     comes_back = (
         errors.ClusterStartTimeoutError,
         errors.TaskUnreachableError,
         errors.WorkerLostError,
+        # The first try has built it.
+        errors.OptimizerNotBuiltError,
     )
     assert cls.retryable == issubclass(cls, comes_back)
 

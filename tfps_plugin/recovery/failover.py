@@ -113,6 +113,9 @@ class Failover:
             if self._consistent:
                 parts = source.parts()
             names.append(source.restore_parts(parts))
+            for part in parts:
+                # Also on parameter servers that were not lost.
+                part.variable.begin_epoch()
         if not self._consistent:
             for variable in lost:
                 if _is_known(variable):

@@ -93,6 +93,9 @@ def parts_of(
             all_values, _wire_dtype(variable, all_values), stochastic=True
         ),
     )
+    lookups = variable.lookups_of_steps
+    if lookups is not None and not slices.knows_shards(variable.layout):
+        local_ids = lookups.without_gone(local_ids)
     parts = []
     for index, shard, rows in _shards(variable):
         # Built on the ps, so that each tensor travels once.

@@ -45,6 +45,13 @@ def outermost_function(graph: tf.Graph) -> tf.Graph:
     return graph
 
 
+def with_outer(graph: tf.Graph) -> Iterator[tf.Graph]:
+    """Yields a function, and those around it, whose tensors it may capture."""
+    while isinstance(graph, func_graph.FuncGraph):
+        yield graph
+        graph = graph.outer_graph
+
+
 def attached(graph: tf.Graph, name: str, make: Callable[[], _T]) -> _T:
     """Returns an object that a graph keeps as long as it exists.
 

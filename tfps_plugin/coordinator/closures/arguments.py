@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.inputs import captured_inputs
@@ -226,7 +227,11 @@ def _concrete(
     if has_per_worker_values:
         args, kwargs = tf.nest.map_structure(_as_spec, (args, kwargs))
     with tensorflow_execution.unwrapped_errors(), scope(), tf.device(None):
-        return function.get_concrete_function(*args, **kwargs)
+        try:
+            return function.get_concrete_function(*args, **kwargs)
+        except errors.OptimizerNotBuiltError:
+            # Now it is built.
+            return function.get_concrete_function(*args, **kwargs)
 
 
 def _missing_defaults(

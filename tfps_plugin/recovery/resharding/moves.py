@@ -167,8 +167,8 @@ class Moves:
     def _free_past_directories(self, found: Sequence[VariableFamily]) -> None:
         for family in found:
             for each in family.members:
-                if each.past_directories is not None:
-                    each.past_directories.free(
+                if each.directory_places is not None:
+                    each.directory_places.free(
                         [
                             (shard.device, each.layout.rows(index))
                             for index, shard in enumerate(each.shards)

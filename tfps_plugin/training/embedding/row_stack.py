@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.strategy.consistency import local_steps_of
 from tfps_plugin.training.embedding.rows_by_id import RowsById
 from tfps_plugin.variables.dynamic.blocks_of_rows import BlocksOfRows
 from tfps_plugin.variables.dynamic.dynamic_table import DynamicTable
@@ -177,6 +178,9 @@ class RowStack:
             initial[0] if len(initial) == 1 else StackedInitialRows(initial),
             options.admission,
             options.eviction,
+            local_steps_of(
+                getattr(tf.distribute.get_strategy(), "consistency", None)
+            ),
         )
 
 

@@ -37,11 +37,45 @@ def prepare(
                 f"optimizer={type(optimizer).__name__}. Use another optimizer, "
                 "such as AdamW with a schedule of learning rates."
             )
-        if not optimizer.use_ema:
-            continue
-        average = compat.average_of(optimizer, variable)
+        average = (
+            compat.average_of(optimizer, variable)
+            if optimizer.use_ema
+            else None
+        )
         if average is not None:
             keras_compat.value_of(average).begins_as_its_variable = True
+
+
+def require_known_slots(
+    optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
+) -> None:
+    """Refuses slots of which the lookups of the same step know nothing.
+
+    Lookups evict rows, and clear their slots.
+
+    Args:
+        optimizer: An optimizer that is built.
+        variables: The variables that it updates.
+
+    Raises:
+        OptimizerNotBuiltError: If one of the tables evicts rows, and the step
+            that is traced has looked it up before it had all of its slots.
+    """
+    for variable in variables:
+        found = table_behind(variable)
+        if found is None or found[0].lookups_of_steps is None:
+            continue
+        table, _ = found
+        if not table.lookups_of_steps.know_slots(len(table.shards[0].family)):
+            raise errors.OptimizerNotBuiltError(
+                f"The optimizer {optimizer.name!r} was built in the middle of "
+                f"a step. The table {variable.path!r} evicts rows, and slots "
+                "of the optimizer with them, which its lookups have to know "
+                "before. Received: optimizer.apply() in a tf.function, without "
+                "optimizer.build(). Call "
+                "optimizer.build(model.trainable_variables) before the first "
+                "step, or call the step once more: it is built now."
+            )
 
 
 def _copies_variables(optimizer: keras.optimizers.Optimizer) -> bool:

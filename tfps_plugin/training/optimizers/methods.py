@@ -116,6 +116,7 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
             gradients, variables = compat.gradients_to_apply(
                 self, grads, trainable_variables
             )
+            made_rows.require_known_slots(self, variables)
             if trace.exchange is not None:
                 trace.exchange.push(self, gradients, variables)
                 return None

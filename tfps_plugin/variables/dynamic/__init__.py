@@ -3,10 +3,11 @@
 dynamic_table.py    rows, their records, and the directories of all shards
 table_variables.py  the variables of the table, and the parts of each shard
 found_order.py      rows of all shards that were found by ids
+lookups_of_steps.py lookups of the steps that are traced
 find_functions.py   functions that find the rows of a shard
 whole_functions.py  functions that stay whole inside of others
 ids/                ids, their hashes, and strings as ids
-past_directories.py directories of shards that are cut otherwise by now
+directory_places.py where its directories are, to free or to outdate them
 shard/              one shard: its directory, on the parameter server
 policies.py         pure: rules by which ids get rows, and lose them
 row_space.py        pure: the rows of each hash bucket

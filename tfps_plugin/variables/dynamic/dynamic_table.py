@@ -4,6 +4,7 @@ Shape legend: N ids asked for, U distinct keys among them, S shards, D numbers
 in a row.
 """
 
+import functools
 import uuid
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -15,11 +16,12 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.dynamic.directory_places import DirectoryPlaces
 from tfps_plugin.variables.dynamic.find_functions import FindFunctions
 from tfps_plugin.variables.dynamic.found_order import FoundOrder
 from tfps_plugin.variables.dynamic.ids import id_hashing
 from tfps_plugin.variables.dynamic.ids import keys
-from tfps_plugin.variables.dynamic.past_directories import PastDirectories
+from tfps_plugin.variables.dynamic.lookups_of_steps import LookupsOfSteps
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import tallies
 from tfps_plugin.variables.dynamic.shard.found import Asker
@@ -32,6 +34,7 @@ from tfps_plugin.variables.dynamic.table_variables import TableVariables
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.shard_order import ShardOrder
+from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.lookup.table import looked_up_table
 from tfps_plugin.variables.lookup.table import table_behind
 from tfps_plugin.variables.sharding.layout import RowLayout
@@ -58,19 +61,22 @@ class DynamicTable:
         self._rules = rules
         # For messages: what is told of one is true of all.
         self._name = rules.tables[0]
-        self._past = PastDirectories(rules.space)
+        self._unique_name = f"tfps/{rules.tables[0]}/{uuid.uuid4().hex}"
+        self._places = DirectoryPlaces(rules.space)
+        self._lookups = LookupsOfSteps(self._unique_name)
         for variable in (variables.rows, *variables.beside_rows):
             if (found := table_behind(variable)) is not None:
                 found[0].has_directory = True
                 if variable is variables.rows:
-                    found[0].past_directories = self._past
+                    found[0].directory_places = self._places
+                    if rules.eviction is not None:
+                        found[0].lookups_of_steps = self._lookups
         self._functions = FindFunctions(
             self._directory,
             lambda: [parts for parts, _ in self._variables.shards()],
             num_tables=rules.space.num_tables,
             clears_slots=rules.eviction is not None,
         )
-        self._unique_name = f"tfps/{rules.tables[0]}/{uuid.uuid4().hex}"
 
     def look_up(
         self, ids: Sequence[tf.Tensor], *, makes_rows: bool
@@ -273,6 +279,8 @@ class DynamicTable:
             devices,
             ids,
         )
+        if asker is Asker.STEP and self._rules.eviction is not None:
+            self._lookups.note(order, len(table.shards[0].family))
         are_present_U = order.join([each.are_present_N for each in found])
         return order, are_present_U, positions_N
 
@@ -319,7 +327,12 @@ class DynamicTable:
         for part, of_part, device, keys_N in zip(
             parts, rows, devices, of_each, strict=True
         ):
-            self._past.note(device, of_part, self._name_of(of_part))
+            self._places.note(device, of_part, self._name_of(of_part))
+            if isinstance(part.usage, Table):
+                # The directory counts the time by which rows are old.
+                part.usage.outdate_directory = functools.partial(
+                    self._places.outdate, device, of_part
+                )
             found.append(
                 self._functions.find(of_part, part, device, keys_N, asker)
             )

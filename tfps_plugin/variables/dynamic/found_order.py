@@ -25,14 +25,22 @@ class FoundOrder(ShardOrder):
 
     def ids_to_update(self) -> list[tf.Tensor]:
         """Returns the rows of each shard, without those that have gone."""
-        rows = []
-        for directory, device, rows_N, ids_N in zip(
-            self.directories,
-            self.devices,
-            self.local_ids,
-            self.ids,
-            strict=True,
-        ):
-            with tf.device(device):
-                rows.append(directory.still_theirs(rows_N, ids_N))
-        return rows
+        return [self._still_theirs(shard) for shard in range(len(self.ids))]
+
+    def gone(self, shard: int) -> tf.Tensor:
+        """Returns the rows of a shard that have gone to other ids meanwhile.
+
+        Args:
+            shard: Number of the shard.
+        """
+        with tf.device(self.devices[shard]):
+            rows_N = self.local_ids[shard]
+            return tf.boolean_mask(
+                rows_N, tf.not_equal(rows_N, self._still_theirs(shard))
+            )
+
+    def _still_theirs(self, shard: int) -> tf.Tensor:
+        with tf.device(self.devices[shard]):
+            return self.directories[shard].still_theirs(
+                self.local_ids[shard], self.ids[shard]
+            )

@@ -238,8 +238,19 @@ class RemoteVariable(Table, LateBoundVariable):
         """Serializes it as TensorFlow's checkpoints do any variable."""
         if apart.is_apart():
             return {tensorflow_saving.VARIABLE_VALUE_KEY: {}}
+        if self.on_disk is not None:
+            # Whole, it would be copied to memory.
+            self.finish_steps()
+            slices = saved_form.slices(self, [self], saved_form.SLICE_BYTES)
+            return {tensorflow_saving.VARIABLE_VALUE_KEY: slices}
         tensors: dict[str, Any] = super()._serialize_to_tensors()
         return tensors
+
+    def slices_to_restore(self) -> dict[str, Any]:
+        """Returns the slices that it wrote; none if it is in memory."""
+        if self.on_disk is None or apart.is_apart():
+            return {}
+        return saved_form.slices(self, [self], None)
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """Restores it as TensorFlow's checkpoints do any variable."""
@@ -248,10 +259,11 @@ class RemoteVariable(Table, LateBoundVariable):
         (value,) = restored_tensors.values()
         if self.on_disk is not None:
             self._write_in_place(value)
-            return tf.no_op()
-        done = saved_form.restore_in_place(self, value)
-        if done is None:
-            done = super()._restore_from_tensors(restored_tensors)
+            done = tf.no_op()
+        else:
+            done = saved_form.restore_in_place(self, value)
+            if done is None:
+                done = super()._restore_from_tensors(restored_tensors)
         self.begin_epoch()
         return done
 

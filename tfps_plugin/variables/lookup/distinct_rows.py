@@ -68,6 +68,15 @@ class DistinctRows(tf.IndexedSlices):
         """
         return self._order is not None and self._order is other._order
 
+    def knows_shards(self, layout: RowLayout) -> bool:
+        """Returns whether a lookup has grouped the ids by these shards.
+
+        Args:
+            layout: Rows of each shard.
+        """
+        order = self._order
+        return order is not None and order.layout == layout and order.is_usable
+
     def split_by_shard(
         self, layout: RowLayout, values: tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
@@ -82,7 +91,7 @@ class DistinctRows(tf.IndexedSlices):
             each shard the values of these ids.
         """
         order = self._order
-        if order is not None and order.layout == layout and order.is_usable:
+        if order is not None and self.knows_shards(layout):
             return order.ids_to_update(), order.split(values)
         local_ids, (parts,) = shard_order.split_by_shard(
             layout, tf.convert_to_tensor(self.indices), values

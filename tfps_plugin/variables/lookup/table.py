@@ -44,8 +44,15 @@ class Table:
     # only, so that any number of them may do so at a time.
     has_directory = False
 
-    # Where its directories are and have been, `PastDirectories`; None: nowhere.
-    past_directories: Any = None
+    # Where its directories are and have been, `DirectoryPlaces`; None: nowhere.
+    directory_places: Any = None
+
+    # Has the directory that goes with this shard built anew; None: none does.
+    outdate_directory: Callable[[], None] | None = None
+
+    # Its lookups by the steps that are traced, `LookupsOfSteps`; None: its rows
+    # never go to other ids.
+    lookups_of_steps: Any = None
 
     # Whether a row of this slot begins as the row of its variable.
     begins_as_its_variable = False
@@ -79,6 +86,8 @@ class Table:
     def begin_epoch(self) -> None:
         """Declares that the program, or a restore, has set values of it."""
         self.epoch = object()
+        if self.outdate_directory is not None:
+            self.outdate_directory()
 
     @property
     def is_on_disk(self) -> bool:

@@ -67,13 +67,13 @@ class SavedForm(Table):
         if apart.is_apart():
             return {_VALUE: {}}
         self._finish_steps()
-        return {_VALUE: _slices(self, self.shards, SLICE_BYTES)}
+        return {_VALUE: slices(self, self.shards, SLICE_BYTES)}
 
     def slices_to_restore(self) -> dict[str, Any]:
         """Returns the shards, each as a slice that its own ps reads."""
         if apart.is_apart():
             return {}
-        return _slices(self, self.shards, None)
+        return slices(self, self.shards, None)
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> None:
         """Assigns the shards, each on the ps that has read it.
@@ -84,11 +84,11 @@ class SavedForm(Table):
         """
         if apart.is_apart():
             return
-        slices = restored_tensors.get(_VALUE, restored_tensors)
+        by_name = restored_tensors.get(_VALUE, restored_tensors)
         for spec, shard in zip(
             self.slices_to_restore(), self.shards, strict=True
         ):
-            shard._restore_from_tensors({_VALUE: slices[spec]})
+            shard._restore_from_tensors({_VALUE: by_name[spec]})
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         """Copies the shards on their ps, for an asynchronous checkpoint."""
@@ -146,14 +146,14 @@ class _Copy(tf.__internal__.tracking.Trackable):
         self._copies = copies
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        return {_VALUE: _slices(self._table, self._copies, SLICE_BYTES)}
+        return {_VALUE: slices(self._table, self._copies, SLICE_BYTES)}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         return None  # a copy is only written
 
 
-def _slices(
-    table: SavedForm, shards: Sequence[Any], max_bytes: int | None
+def slices(
+    table: Table, shards: Sequence[Any], max_bytes: int | None
 ) -> dict[str, Any]:
     """Returns slices of a table, to be read where they are.
 
@@ -165,7 +165,7 @@ def _slices(
     Returns:
         The deferred read of each slice, by the slice's name in checkpoints.
     """
-    slices = {}
+    found = {}
     for offset, shard in zip(table.layout.offsets, shards, strict=False):
         for rows in pieces(shard, max_bytes):
             shape = [len(rows), *shard.shape.as_list()[1:]]
@@ -175,10 +175,10 @@ def _slices(
                 [offset + rows.start, *[0] * (len(shape) - 1)],
                 shape,
             ).spec
-            slices[name] = compat.deferred_read(
+            found[name] = compat.deferred_read(
                 functools.partial(_read, shard, rows), shard.dtype, shard.device
             )
-    return slices
+    return found
 
 
 def pieces(variable: Any, max_bytes: int | None) -> Iterator[range]:

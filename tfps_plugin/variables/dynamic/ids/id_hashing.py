@@ -32,6 +32,23 @@ def mixed(numbers: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.bitwise_xor(bits, _shifted(bits, last))
 
 
+def spread(ids: tf.Tensor) -> tf.Tensor:
+    """Returns numbers whose lowest bits look random; one for each id.
+
+    Cheaper than `mixed`, and good enough for places in a hash table: what ids
+    differ in is folded down, moved up by a product, and folded down again.
+
+    Args:
+        ids: Any int64.
+    """
+    bits = tf.bitcast(ids, tf.uint64)
+    bits = tf.bitwise.bitwise_xor(bits, _shifted(bits, 32))
+    bits = bits * tf.constant(np.uint64(GOLDEN))
+    return tf.bitcast(
+        tf.bitwise.bitwise_xor(bits, _shifted(bits, 32)), tf.int64
+    )
+
+
 def buckets_of(ids: tf.Tensor) -> tf.Tensor:
     """Returns the bucket of each id, int32, of the same shape.
 

@@ -38,6 +38,24 @@ def test_any_pattern_of_ids_spreads_over_the_buckets() -> None:
         assert counts.max() < 256 + 6 * 16
 
 
+@hypothesis.given(_IDS)
+def test_ids_are_spread_as_by_the_same_arithmetic(ids: list[int]) -> None:
+    numbers = [i & _MASK for i in ids]
+    products = [(i ^ (i >> 32)) * _GOLDEN & _MASK for i in numbers]
+    expected = np.array([p ^ (p >> 32) for p in products], np.uint64)
+    found = id_hashing.spread(tf.constant(ids, tf.int64)).numpy()
+    np.testing.assert_array_equal(found, expected.astype(np.int64))
+    assert len(set(found.tolist())) == len(ids)
+
+
+def test_any_pattern_of_ids_spreads_over_places() -> None:
+    for step in (1, 2, 4096, 2**24, 2**32, 2**40, 2**48):
+        ids = tf.range(1 << 14, dtype=tf.int64) * step
+        places = id_hashing.spread(ids).numpy() % (1 << 15)
+        # Random ones would have seven ids in one place, at most.
+        assert np.bincount(places).max() < 20
+
+
 @hypothesis.given(_IDS, st.integers(0, 2**63))
 @hypothesis.settings(max_examples=30)
 def test_numbers_of_an_id_do_not_depend_on_others(

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from tfps_plugin.exports.first_rows import GOLDEN
 from tfps_plugin.variables.dynamic.ids import id_hashing
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.policies import Admission
@@ -47,6 +48,7 @@ class _Shard:
         eviction: Eviction | None = None,
         dtype: str = "float32",
         seconds: Callable[[], tf.Tensor] = tf.timestamp,
+        steps_per_update: int = 1,
     ) -> None:
         self._seconds = seconds
         size = _SPACE.num_rows
@@ -66,7 +68,14 @@ class _Shard:
             self.counters,
             (self.slot,),
         )
-        self._rules = Rules(("items",), _SPACE, _INITIAL, admission, eviction)
+        self._rules = Rules(
+            ("items",),
+            _SPACE,
+            _INITIAL,
+            admission,
+            eviction,
+            steps_per_update,
+        )
         self._trace()
 
     def clear(self) -> None:
@@ -402,13 +411,31 @@ def test_rows_of_flight_are_protected(
     assert told.count("WARNING: The table 'items' has no room") == 1
 
 
+def test_rows_of_local_rounds_are_protected_for_as_many_steps() -> None:
+    # With an order, a full cell loses the rows that were seen least recently.
+    shard = _Shard(eviction=Eviction("least_recent"), steps_per_update=3)
+    early = shard.train(range(100))
+    for step in range(3 * evictor.PROTECTED_LOOKUPS):
+        shard.train(range(1000 + 100 * step, 1100 + 100 * step))
+        assert shard.look(range(100)) == early
+    for step in range(300, 320):
+        shard.train(range(1000 + 100 * step, 1100 + 100 * step))
+    assert not shard.look(range(100))
+
+
 def test_ids_that_collide_in_the_index_have_rows_of_their_own() -> None:
     shard = _Shard(eviction=Eviction("least_recent", unseen_steps=5))
     shard.make([5])
     random = np.random.default_rng(2)
-    # The hash of TensorFlow's table is the id itself. It inserts a key at the
-    # first removed place that it meets, even if the key is in a later one.
-    candidates = 1 + shard.num_places() * tf.range(20_000, dtype=tf.int64)
+    # They are all spread to numbers of one place. TensorFlow's table inserts a
+    # key at the first removed place that it meets, even if the key is in a
+    # later one.
+    places = 1 + shard.num_places() * np.arange(20_000, dtype=np.uint64)
+    candidates = (places ^ (places >> 32)) * np.uint64(pow(GOLDEN, -1, 2**64))
+    candidates = tf.constant((candidates ^ (candidates >> 32)).view(np.int64))
+    assert np.all(
+        id_hashing.spread(candidates).numpy() % shard.num_places() == 1
+    )
     are_in_one = tf.equal(id_hashing.buckets_of(candidates), 3)
     pool = tf.boolean_mask(candidates, are_in_one).numpy()[: 2 * _PER_BUCKET]
     pool = pool.tolist()

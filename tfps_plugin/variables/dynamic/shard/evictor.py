@@ -19,7 +19,8 @@ from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 # Share of a cell that goes when the cell is full.
 SHARE = 0.1
 # Rows that steps have just looked up may get gradients yet: as many lookups as
-# may be on their way, or as much time as one takes.
+# may be on their way, or as much time as one takes. Each, times the steps whose
+# gradients are applied together.
 PROTECTED_LOOKUPS = 64
 _PROTECTED_MICROSECONDS = 10_000_000
 _MICROSECONDS = 1_000_000
@@ -34,6 +35,7 @@ class Evictor:
         parts: ShardParts,
         cells: Cells,
         seconds: Callable[[], tf.Tensor],
+        steps_per_update: int,
     ) -> None:
         """Takes the rule and the variables, which have a usage.
 
@@ -42,7 +44,9 @@ class Evictor:
             parts: The variables.
             cells: The cells of the shard.
             seconds: Returns the time of the task, float64.
+            steps_per_update: As in `Rules`.
         """
+        self._steps_per_update = steps_per_update
         self._eviction = eviction
         self._parts = parts
         self._cells = cells
@@ -255,7 +259,7 @@ class Evictor:
 
     @property
     def _protected(self) -> int:
-        return (
+        return self._steps_per_update * (
             _PROTECTED_MICROSECONDS
             if self._counts_seconds
             else PROTECTED_LOOKUPS

@@ -9,6 +9,10 @@ An insertion takes the first removed place that it meets, even if the table has
 the key in a later one: it would then have two. So nobody inserts a key that is
 there, but for the version, which is never removed: its first place is found.
 
+TensorFlow takes an id itself as its hash. Ids that differ in their highest bits
+only, such as those of several tables made unique by a number in front, would
+all have one place. So the hash tables have `id_hashing.spread` of the ids.
+
 Shape legend: N keys, T tables.
 """
 
@@ -19,6 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin.variables.dynamic.ids import id_hashing
 from tfps_plugin.variables.dynamic.ids import keys
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 
@@ -74,8 +79,10 @@ class HashIndex:
         asked = tf.concat(
             [
                 tf.constant([_VERSION] * size, tf.int64),
-                tf.maximum(
-                    keys.ids_of(keys_N), tf.constant(FIRST_KEY, tf.int64)
+                _spread(
+                    tf.maximum(
+                        keys.ids_of(keys_N), tf.constant(FIRST_KEY, tf.int64)
+                    )
                 ),
             ],
             0,
@@ -123,7 +130,9 @@ class HashIndex:
 
     def remove(self, keys_N: tf.Tensor) -> list[tf.Operation]:
         """Removes keys."""
-        removed = self._by_table(keys.ids_of(keys_N), keys.tables_of(keys_N))
+        removed = self._by_table(
+            _spread(keys.ids_of(keys_N)), keys.tables_of(keys_N)
+        )
         return [
             tf.raw_ops.LookupTableRemoveV2(table_handle=handle, keys=ids_M)
             for handle, ids_M in zip(self.handles(), removed, strict=True)
@@ -141,6 +150,11 @@ class HashIndex:
             )
             for handle, version in zip(self.handles(), versions, strict=True)
         ]
+
+    def forget_versions(self) -> None:
+        """Makes all tables look as if they were of other records."""
+        none = tf.fill([len(self._nums_places)], tf.constant(-1, tf.int64))
+        self.write_versions(none)
 
     def fill(self, keys_N: tf.Tensor, rows_N: tf.Tensor) -> list[tf.Operation]:
         """Replaces everything by some keys and their rows."""
@@ -228,8 +242,9 @@ class HashIndex:
     def _pairs_by_table(
         self, keys_N: tf.Tensor, rows_N: tf.Tensor
     ) -> Iterable[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the ids and rows of each table."""
-        ids_N, tables_N = keys.ids_of(keys_N), keys.tables_of(keys_N)
+        """Returns the spread ids and the rows of each table."""
+        ids_N = _spread(keys.ids_of(keys_N))
+        tables_N = keys.tables_of(keys_N)
         return zip(
             self._by_table(ids_N, tables_N),
             self._by_table(rows_N, tables_N),
@@ -246,6 +261,13 @@ class HashIndex:
             values_N, tables_N, len(self._nums_places)
         )
         return parts
+
+
+def _spread(ids_N: tf.Tensor) -> tf.Tensor:
+    """Returns distinct numbers of ids, none of them one of the lowest."""
+    spread_N = id_hashing.spread(ids_N)
+    # The lowest ids are not there, so nothing else is what they are spread to.
+    return tf.where(spread_N < FIRST_KEY, id_hashing.spread(spread_N), spread_N)
 
 
 def _empty_and_removed() -> tuple[tf.Tensor, tf.Tensor]:

@@ -19,6 +19,8 @@ class Rules:
         initial: First rows of ids.
         admission: Which ids get rows; None: all.
         eviction: Which lose them; None: none.
+        steps_per_update: Number of steps whose gradients are held back to be
+            applied together.
     """
 
     tables: tuple[str, ...]
@@ -26,6 +28,7 @@ class Rules:
     initial: InitialRows | StackedInitialRows
     admission: Admission | None = None
     eviction: Eviction | None = None
+    steps_per_update: int = 1
 
     @property
     def leaves_ids_out(self) -> bool:

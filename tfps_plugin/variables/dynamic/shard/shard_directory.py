@@ -67,7 +67,13 @@ class ShardDirectory:
         self._evictor = (
             None
             if rules.eviction is None
-            else Evictor(rules.eviction, parts, self._known.cells, seconds)
+            else Evictor(
+                rules.eviction,
+                parts,
+                self._known.cells,
+                seconds,
+                rules.steps_per_update,
+            )
         )
         self._maker = RowMaker(
             self._known, parts, rules, self._evictor, self._alone

@@ -1,8 +1,10 @@
-"""Directories of shards that are cut otherwise, or elsewhere, by now."""
+"""Places of the directories of a table, on parameter servers."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Collection
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -17,8 +19,8 @@ from tfps_plugin.variables.dynamic.shard.tallies import Tallies
 _logger = logging.getLogger("tfps_plugin.variables")
 
 
-class PastDirectories:
-    """Notes where directories are made, and frees those of no use any more.
+class DirectoryPlaces:
+    """Notes where directories are made, to free or to outdate them.
 
     A parameter server that stays would keep the directory of every part of the
     table that it ever had.
@@ -65,22 +67,50 @@ class PastDirectories:
             if device in devices:
                 self._free_one(device, rows, name)
 
+    def outdate(self, device: str, rows: range) -> None:
+        """Makes the next lookup build a directory anew.
+
+        What a directory counts by itself, such as the time, is then taken from
+        the variables of the table, which others have set. An error is logged.
+
+        Args:
+            device: Its device.
+            rows: Its rows.
+        """
+        with self._lock:
+            name = self._noted.get((device, rows))
+        if name is None:
+            return
+        with _on(device, name, "may not be built anew"):
+            self._index(name).forget_versions()
+
     def _free_one(self, device: str, rows: range, name: str) -> None:
         cells = Cells(self._space, self._space.buckets(rows))
-        try:
-            with tf.init_scope(), compat.clear_device(), tf.device(device):
-                # A place or two are enough for a handle.
-                HashIndex(name, [1] * self._space.num_tables).free()
-                FreeRows(name, cells).free()
-                Tallies(name, self._space.num_tables).free()
-        except tf.errors.OpError as error:
-            _logger.log(
-                # A lost ps has lost its directories, too.
-                logging.DEBUG
-                if chief_reads.is_about_the_cluster(error)
-                else logging.WARNING,
-                "The memory of the directory %s may not be free yet on %s: %s",
-                name,
-                device,
-                error,
-            )
+        with _on(device, name, "may not be free yet"):
+            self._index(name).free()
+            FreeRows(name, cells).free()
+            Tallies(name, self._space.num_tables).free()
+
+    def _index(self, name: str) -> HashIndex:
+        # A place or two are enough for a handle.
+        return HashIndex(name, [1] * self._space.num_tables)
+
+
+@contextlib.contextmanager
+def _on(device: str, name: str, what: str) -> Iterator[None]:
+    """Runs operations on a parameter server at once, and logs its errors."""
+    try:
+        with tf.init_scope(), compat.clear_device(), tf.device(device):
+            yield
+    except tf.errors.OpError as error:
+        _logger.log(
+            # A lost ps has lost its directories, too.
+            logging.DEBUG
+            if chief_reads.is_about_the_cluster(error)
+            else logging.WARNING,
+            "The directory %s on %s %s: %s",
+            name,
+            device,
+            what,
+            error,
+        )

@@ -1,0 +1,97 @@
+"""Lookups of the steps that are traced.
+
+A gradient of one lookup knows the ids of its rows. The sum of several, as of a
+layer that a step calls twice, has row numbers only.
+"""
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tfps_plugin._compat.graph import tensorflow_graphs
+from tfps_plugin.variables.dynamic.found_order import FoundOrder
+from tfps_plugin.variables.dynamic.row_space import RowSpace
+
+
+class LookupsOfSteps:
+    """Notes the lookups of one table, in the graphs of the steps.
+
+    Threading: safe from several threads, each of which traces its own graphs.
+    """
+
+    def __init__(self, unique_name: str) -> None:
+        """Knows of no lookup yet.
+
+        Args:
+            unique_name: A name that no other table has.
+        """
+        self._name = f"lookups_of_{unique_name}"
+
+    def note(self, order: FoundOrder, num_slots: int) -> None:
+        """Notes a lookup of the step that is traced.
+
+        Args:
+            order: Its rows.
+            num_slots: Number of variables that it clears if rows begin anew.
+        """
+        if not tf.executing_eagerly():
+            graph = tf.compat.v1.get_default_graph()
+            self._of(graph).append(order)
+            self._of_all(graph).append(num_slots)
+
+    def know_slots(self, num_slots: int) -> bool:
+        """Returns whether all lookups of the step that is traced clear them.
+
+        Args:
+            num_slots: Number of slots that there are now.
+        """
+        if tf.executing_eagerly():
+            return True
+        known = self._of_all(tf.compat.v1.get_default_graph())
+        return min(known, default=num_slots) >= num_slots
+
+    def without_gone(self, local_ids: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Leaves out rows that have gone to other ids since their lookup.
+
+        A row that any lookup of the step knows as gone is left out.
+
+        Args:
+            local_ids: For each shard row numbers of gradients.
+
+        Returns:
+            The same, with the row that nobody has in the place of gone ones.
+        """
+        orders = [] if tf.executing_eagerly() else list(self._within_reach())
+        orders = [
+            order
+            for order in orders
+            if order.layout.num_shards == len(local_ids)
+        ]
+        if not orders:
+            return local_ids
+        found = []
+        for shard, rows_N in enumerate(local_ids):
+            with tf.device(orders[0].devices[shard]):
+                gone_M = tf.concat([each.gone(shard) for each in orders], 0)
+                gone_M = tf.cast(gone_M, rows_N.dtype)
+                # Of these, there are hardly ever any.
+                are_gone_N = tf.reduce_any(rows_N[:, None] == gone_M, 1)
+                absent = tf.constant(RowSpace.ABSENT, rows_N.dtype)
+                found.append(tf.where(are_gone_N, absent, rows_N))
+        return found
+
+    def _within_reach(self) -> Iterator[FoundOrder]:
+        """Yields lookups of this graph, and of those around it."""
+        for graph in tensorflow_graphs.with_outer(
+            tf.compat.v1.get_default_graph()
+        ):
+            yield from self._of(graph)
+
+    def _of_all(self, graph: tf.Graph) -> list[int]:
+        """Returns the slots of all lookups, also those in inner functions."""
+        whole = tensorflow_graphs.outermost_function(graph)
+        return tensorflow_graphs.attached(whole, f"all_{self._name}", list)
+
+    def _of(self, graph: tf.Graph) -> list[FoundOrder]:
+        # The graph keeps them, which keep the graph: they go together.
+        return tensorflow_graphs.attached(graph, self._name, list)
