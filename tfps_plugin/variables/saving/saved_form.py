@@ -153,12 +153,12 @@ class _Copy(tf.__internal__.tracking.Trackable):
 
 
 def slices(
-    table: Table, shards: Sequence[Any], max_bytes: int | None
+    table: Any, shards: Sequence[Any], max_bytes: int | None
 ) -> dict[str, Any]:
     """Returns slices of a table, to be read where they are.
 
     Args:
-        table: The whole table.
+        table: The whole table, a `RemoteVariable` or a `ShardedVariable`.
         shards: Variables or copies that have its rows.
         max_bytes: Size of a slice; None for one slice for each shard.
 
