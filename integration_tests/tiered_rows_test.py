@@ -305,13 +305,17 @@ def test_memory_that_something_else_has_is_found_out(
 # the one that others share is over.
 
 
-def test_rows_move_to_a_new_ps(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_rows_move_to_a_new_ps(
+    tmp_path: pathlib.Path, is_trained: bool
+) -> None:
     with tfps.LocalCluster(num_workers=2, num_ps=2) as own:
         strategy = _strategy(own, consistency=tfps.Sync())
         coordinator = tfps.ClusterCoordinator(strategy)
         with strategy.scope():
             model = _model(tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path)))
-        _fit(model)
+        if is_trained:
+            _fit(model)
         truth = _rows(model)
         coordinator.add_ps(own.add_ps())
         _assert_same(model, truth)

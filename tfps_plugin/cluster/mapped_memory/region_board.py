@@ -128,10 +128,19 @@ class RegionBoard:
     def _run(self) -> None:
         pause = threading.Event()
         began_at = time.monotonic()
-        while self._keep_limits():
+        while self._goes_on():
             took = time.monotonic() - began_at
             pause.wait(max(_INTERVAL_SECONDS, _REST * took))
             began_at = time.monotonic()
+
+    def _goes_on(self) -> bool:
+        """Keeps limits; returns whether there is anything to come back for."""
+        try:
+            return self._keep_limits()
+        except Exception:
+            # Without this thread, all rows would come to memory and stay.
+            _logger.exception("Rows were not looked at; the next look may do.")
+            return True
 
     def _keep_limits(self) -> bool:
         """Looks at all regions; returns whether there are any."""

@@ -77,6 +77,29 @@ def test_a_region_is_forgotten_with_its_array(folder: str) -> None:
     _wait_until(lambda: board._thread is None)
 
 
+def test_limits_are_kept_after_a_look_that_failed(
+    folder: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    board = RegionBoard()
+    array = _array()
+    has_failed = threading.Event()
+
+    def failing() -> None:
+        monkeypatch.undo()
+        has_failed.set()
+        raise RuntimeError("no look")
+
+    monkeypatch.setattr(page_calls, "inodes_in_use", failing)
+    region = board.add("rows", array, folder, _LIMIT)
+    array[:] = 1.0
+    assert has_failed.wait(30.0)
+    _wait_until(lambda: region.num_resident_pages() <= region.most_pages)
+    assert "no look" in caplog.text
+    _forget(board)
+
+
 def test_frequent_rows_stay_in_memory(folder: str) -> None:
     array = _array()
     region = MappedRegion(array, folder, _LIMIT)

@@ -225,7 +225,8 @@ class Moves:
                     planned.layout,
                     devices,
                     self._strategy.on_ps.without_value,
-                    is_looked_up=family.first.was_looked_up,
+                    # Written as a whole, it would be in memory.
+                    is_looked_up=family.first.was_looked_up or each.is_on_disk,
                 )
 
     def _on_every_server(self, act: Callable[[MovedRows], T]) -> list[T]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
+from tfps_plugin.variables.dynamic import contents
 from tfps_plugin.variables.dynamic.ids import id_hashing
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 
@@ -323,6 +324,31 @@ def test_eviction_needs_a_strategy_to_train() -> None:
         errors.UnsupportedError, match=r"evicts rows.*Strategy\(\) without"
     ):
         layer(tf.constant([1]), training=True)
+
+
+def test_an_export_has_no_rows_that_change_hands_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer = _layer()
+    first = layer(tf.constant([1, 2, 3]), training=True).numpy()
+    records = layer.weights[1].value
+    fetch = contents._fetch
+
+    def fetch_rows_late(part: Any, rows: Any) -> Any:
+        fetched = fetch(part, rows)
+        if part is not records and not np.any(records.numpy() == 7):
+            # A step gives the row of 2 to 7.
+            own = np.flatnonzero(records.numpy()[:, 0] == 2)
+            assert len(own) == 1
+            records.scatter_update(tf.IndexedSlices([[7, 1]], own))
+        return fetched
+
+    monkeypatch.setattr(contents, "_fetch", fetch_rows_late)
+    found = dict(zip(*layer.export(), strict=True))
+    assert sorted(found) == [1, 3]
+    np.testing.assert_array_equal(found[1], first[0])
+    np.testing.assert_array_equal(found[3], first[2])
+    assert sorted(layer.export()[0]) == [1, 3, 7]
 
 
 @pytest.mark.parametrize("rules", _RULES, ids=str)

@@ -42,6 +42,8 @@ def blocks(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields ids and their rows, a part of the table at a time.
 
+    Ids that get rows, or lose them, while they are read may be left out.
+
     Args:
         rows: The `keras.Variable` of the rows.
         records: That of the records.
@@ -60,7 +62,11 @@ def blocks(
             recorded = _fetch(records_part, numbers)
             are_used = recorded[:, IS_USED] > 0
             if are_used.any():
-                yield recorded[are_used, ID], _fetch(part, numbers)[are_used]
+                values = _fetch(part, numbers)
+                # A scheduled step may just have given rows to other ids.
+                again = _fetch(records_part, numbers)
+                are_used &= (recorded == again).all(axis=1)
+                yield recorded[are_used, ID], values[are_used]
 
 
 def count_without_room(

@@ -17,9 +17,11 @@ import numpy as np
 
 NUM_BUCKETS = 64
 
-# A bucket with as many ids as the mean and six standard deviations is as good
-# as never seen: one in a billion.
+# A bucket with more ids than the mean, six standard deviations and six is as
+# good as never seen: in one table of 16 million. The counts of small tables,
+# which are Poisson's, are far from normal.
 _DEVIATIONS = 6.0
+_MORE_ROWS = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +59,13 @@ class RowSpace:
         Args:
             *capacities: The number of ids of each table.
         """
-        means = [capacity / NUM_BUCKETS for capacity in capacities]
-        return cls(
-            tuple(
-                math.ceil(mean + _DEVIATIONS * math.sqrt(mean)) + cls.RESERVED
-                for mean in means
-            )
-        )
+
+        def rows_for(capacity: int) -> int:
+            mean = capacity / NUM_BUCKETS
+            most = math.ceil(mean + _DEVIATIONS * math.sqrt(mean)) + _MORE_ROWS
+            return min(most, capacity) + cls.RESERVED
+
+        return cls(tuple(map(rows_for, capacities)))
 
     @property
     def num_tables(self) -> int:

@@ -1,5 +1,7 @@
 """Tests of the rows of hash buckets."""
 
+import math
+
 import pytest
 
 from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
@@ -12,6 +14,24 @@ def test_there_is_room_for_the_capacity(capacity: int) -> None:
     space = RowSpace.for_capacity(capacity)
     room = space.num_rows - NUM_BUCKETS * RowSpace.RESERVED
     assert room >= capacity
+
+
+@pytest.mark.parametrize(
+    "capacity", [1, 2, 5, 8, 20, 64, 300, 1000, 10_000, 1_000_000, 20_000_000]
+)
+def test_no_bucket_is_full_before_the_table(capacity: int) -> None:
+    (rows,) = RowSpace.for_capacity(capacity).rows_per_cell
+    mean, room = capacity / NUM_BUCKETS, rows - RowSpace.RESERVED
+    if room >= capacity:
+        return
+    # The tail of Poisson's distribution, by its terms.
+    chance, count = 0.0, room + 1
+    term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
+    while term > chance * 1e-12:
+        chance += term
+        count += 1
+        term *= mean / count
+    assert 0.0 < NUM_BUCKETS * chance < 1 / 16_000_000
 
 
 def test_a_large_table_has_few_rows_to_spare() -> None:
