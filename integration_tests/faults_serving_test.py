@@ -9,11 +9,13 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from shared_training import At
 from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin import serving
+from tfps_plugin.training.exports import row_copies
 from tfps_plugin.training.exports.exporter import Exporter
 
 _PROGRAM_SECONDS = 120.0
@@ -121,6 +123,55 @@ def test_a_parameter_server_dies_during_an_export(
         table = serving.Tables(folder)["ids"]
         assert table.ids.tolist() == sorted(exported)
         np.testing.assert_array_equal(table.lookup(exported), rows)
+        tfps.ClusterCoordinator(strategy).close()
+
+
+def test_an_export_is_of_one_moment_when_the_model_goes_back(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "exported"
+    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
+        strategy = tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            recovery=tfps.RecoveryOptions(restore="consistent"),
+        )
+        seen = Seen(tfps.ClusterCoordinator(strategy))
+        layers = []
+        with strategy.scope():
+            ids = keras.Input((), dtype="int64")
+            for ps, name in enumerate(["stays", "dies"]):
+                layer = keras.layers.Embedding(50, 4, "ones", name=name)
+                with tf.device(f"/job:ps/task:{ps}"):
+                    layer.build()
+                layers.append(layer)
+            rows = [layer(ids) for layer in layers]
+            model = keras.Model(ids, keras.layers.Add()(rows))
+            model.compile(keras.optimizers.SGD(0.5), "mse")
+        manager = tfps.CheckpointManager(
+            tfps.Checkpoint(model=model), tmp_path / "checkpoints"
+        )
+        manager.save()
+        manager.sync()
+        for layer in layers:
+            layer.embeddings.assign(np.full((50, 4), 5.0))
+        model.optimizer.iterations.assign(9)
+        take, taken = row_copies.take, []
+
+        def dying(*arguments: Any) -> Any:
+            taken.append(take(*arguments))
+            if len(taken) == 1:
+                # After the rows of the one that stays.
+                cluster.kill("ps", 1)
+                cluster.start("ps", 1)
+            return taken[-1]
+
+        monkeypatch.setattr(row_copies, "take", dying)
+        tfps.export_changes(model, folder)
+        assert seen.recovered() == [1]
+        tables = serving.Tables(folder)
+        found = {name: np.unique(tables[name].rows).tolist() for name in tables}
+        assert found == {"stays": [1.0], "dies": [1.0]}
+        assert tables.step == int(model.optimizer.iterations) == 0
         tfps.ClusterCoordinator(strategy).close()
 
 

@@ -43,8 +43,8 @@ class Source(Protocol):
 class Failover:
     """Restores the variables of lost parameter servers.
 
-    Threading: `add` is safe from any thread; `restore` needs that no closure
-    runs. Guarded by `_lock`: the sources.
+    Threading: `add` and `num_restored` are safe from any thread; `restore`
+    needs that no closure runs. Guarded by `_lock`: the sources, the restores.
     """
 
     def __init__(self, strategy: Any, *, consistent: bool) -> None:
@@ -60,6 +60,19 @@ class Failover:
         self._lock = threading.Lock()
         self._sources: list[weakref.ref[Any]] = []
         self._standby: Source | None = None
+        self._num_begun = 0
+        self._is_whole = True
+
+    @property
+    def num_restored(self) -> int | None:
+        """Number of restores so far; None if the last one is not complete.
+
+        Values that are read while it stays the same are of one moment, as far
+        as restores are concerned. One that fails may have changed some values:
+        it is not complete before another one is.
+        """
+        with self._lock:
+            return self._num_begun if self._is_whole else None
 
     def add(self, source: Source) -> None:
         """Adds a source, which is used before those added earlier."""
@@ -107,6 +120,9 @@ class Failover:
         lost = strategy.inventory.on(devices)
         plan = self._plan(lost)
         newest = {id(v): v.newest_copy() for v in lost if _is_known(v)}
+        with self._lock:
+            self._num_begun += 1
+            self._is_whole = False
         strategy.inventory.remake(devices)
         names = []
         for source, parts in plan:
@@ -120,6 +136,8 @@ class Failover:
             for variable in lost:
                 if _is_known(variable):
                     variable.catch_up(newest[id(variable)])
+        with self._lock:
+            self._is_whole = True
         return " and ".join(names) or "nothing, as it held none", len(lost)
 
     def _plan(self, lost: Sequence[Any]) -> list[tuple[Source, list[Part]]]:

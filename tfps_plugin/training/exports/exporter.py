@@ -19,6 +19,7 @@ from tfps_plugin.exports.manifest import Manifest
 from tfps_plugin.exports.manifest import StoredTable
 from tfps_plugin.exports.unknown_ids import UnknownIds
 from tfps_plugin.training.exports import model_tables
+from tfps_plugin.training.exports import one_moment
 from tfps_plugin.training.exports import row_copies
 from tfps_plugin.training.exports.model_tables import ModelTable
 from tfps_plugin.training.exports.taken_rows import Memories
@@ -134,7 +135,9 @@ class Exporter:
         Raises:
             ExportUnreadableError: If the folder has a damaged manifest.
             ValueError: If the model has nothing to export.
-            tf.errors.OpError: If a ps does not answer.
+            tf.errors.OpError: If a ps does not answer, or variables are
+                restored each time that they are read.
+            ParameterServerLostError: If a ps is lost for good.
         """
         groups = _groups(model_tables.tables_of(model))
         if not groups:
@@ -146,7 +149,10 @@ class Exporter:
         steps_in_flight.finish()
         release = connection.present().part(PendingWrites).begin()
         try:
-            return self._take(model, step, groups, release)
+            return one_moment.take(
+                one_moment.failovers_of(model),
+                lambda: self._take(model, step, groups, release),
+            )
         except BaseException:
             release()
             raise

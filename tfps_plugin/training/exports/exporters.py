@@ -56,6 +56,9 @@ def export_changes(
         ExportUnreadableError: If the manifest in the folder is damaged, or
             another program exports to it.
         OSError: If a file cannot be written.
+        tf.errors.OpError: If a parameter server does not answer, or is
+            restored each time that its values are read.
+        ParameterServerLostError: If one is lost that cannot be restored.
     """
     exporter = _exporter(model, directory, compact_at)
     return exporter.write(exporter.take(model, step))
