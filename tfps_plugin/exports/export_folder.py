@@ -5,6 +5,7 @@ all its files are on the disk. The manifest is replaced last: before that, no
 reader takes notice of the export.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -70,10 +71,16 @@ class ExportFolder:
             ) from error
 
     def begin(self) -> "NewExport":
-        """Begins an export, which nobody sees before it is committed."""
+        """Begins an export, which nobody sees before it is committed.
+
+        Removes what is left of exports that were not committed.
+        """
         identity = uuid.uuid4().hex
         writing = self.path / (_WRITING + identity)
-        writing.mkdir(parents=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        # First: it may have filled the disk.
+        self._remove_what_nobody_needs()
+        writing.mkdir()
         return NewExport(writing, identity)
 
     def commit(
@@ -88,6 +95,8 @@ class ExportFolder:
 
         Raises:
             ExportUnreadableError: If another program has exported meanwhile.
+            OSError: If a file cannot be written. Before the manifest is
+                replaced, nothing of the export is left.
         """
         if self.read() != before:
             raise errors.ExportUnreadableError(
@@ -95,27 +104,48 @@ class ExportFolder:
                 "at the same time. Expected one program that exports to a "
                 "folder. Give each a folder of its own."
             )
-        _sync_folder(new.path)
-        new.path.rename(self.path / export.folder)
         after = (before or Manifest(())).with_export(export)
+        text = manifests.encode(after)
         written = self.path / _NEW_MANIFEST
-        with written.open("w") as file:
-            file.write(manifests.encode(after))
-            file.flush()
-            os.fsync(file.fileno())
-        written.replace(self.path / MANIFEST)
-        _sync_folder(self.path)
-        self._remove_all_but({each.folder for each in after.exports})
+        try:
+            # All that may fail for want of space, before the export is there.
+            with written.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            _sync_folder(new.path)
+            new.path.rename(self.path / export.folder)
+            _sync_folder(self.path)
+            written.replace(self.path / MANIFEST)
+            _sync_folder(self.path)
+        finally:
+            self._remove_what_nobody_needs(export.folder)
 
-    def _remove_all_but(self, kept: set[str]) -> None:
-        for path in self.path.iterdir():
-            is_ours = path.name.startswith(_WRITING) or _EXPORT.fullmatch(
-                path.name
-            )
-            if is_ours and path.name not in kept:
-                # A reader that has a file open on NFS may be in the way; the
-                # next commit tries again.
-                shutil.rmtree(path, ignore_errors=True)
+    def _remove_what_nobody_needs(self, new: str | None = None) -> None:
+        """Removes all exports that the manifest does not list.
+
+        What cannot be removed now is left to the next export: a reader that
+        has a file open on NFS may be in the way.
+
+        Args:
+            new: The folder of an export that is or was being committed. Without
+                a manifest, which may just not be seen yet on this machine,
+                only that one goes.
+        """
+        with contextlib.suppress(OSError, errors.ExportUnreadableError):
+            # Read anew: it may have been replaced, even if that failed.
+            manifest = self.read()
+            exports = () if manifest is None else manifest.exports
+            kept = {export.folder for export in exports}
+            for path in self.path.iterdir():
+                is_export = path.name == new or (
+                    manifest is not None and _EXPORT.fullmatch(path.name)
+                )
+                if path.name not in kept and (
+                    is_export or path.name.startswith(_WRITING)
+                ):
+                    shutil.rmtree(path, ignore_errors=True)
+            (self.path / _NEW_MANIFEST).unlink(missing_ok=True)
 
 
 class NewExport:

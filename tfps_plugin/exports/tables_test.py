@@ -1,7 +1,10 @@
 """Tests of exported tables: a dict in this process is the truth."""
 
+import dataclasses
+import errno
 import hashlib
 import json
+import os
 import pathlib
 import tempfile
 import threading
@@ -161,9 +164,9 @@ def test_an_export_is_there_once_its_manifest_is(folder: ExportFolder) -> None:
     tables = Tables(folder.path)
     # A process that dies before its files are complete, and one that dies
     # before it has replaced the manifest.
-    folder.begin()
     new, export = _new(folder, {1: 7.0})
     new.path.rename(folder.path / export.folder)
+    (folder.path / ".writing-other").mkdir()
     assert tables.refresh() is None
     _require_equal(tables, {1: 1.0})
     _export(folder, {2: 2.0})
@@ -171,6 +174,68 @@ def test_an_export_is_there_once_its_manifest_is(folder: ExportFolder) -> None:
     _require_equal(tables, {1: 1.0, 2: 2.0})
     # What they have left is gone.
     assert len(list(folder.path.iterdir())) == 3
+
+
+def _names(folder: ExportFolder) -> list[str]:
+    return sorted(path.name for path in folder.path.iterdir())
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_commit_that_fails_leaves_nothing(
+    folder: ExportFolder, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    kept = []
+    if not is_first:
+        _export(folder, {1: 1.0}, is_base=True)
+        kept = _names(folder)
+    before = folder.read()
+    new, export = _new(folder, {1: 2.0}, is_base=is_first)
+    odd = dataclasses.replace(export, step=object())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="JSON"):
+        folder.commit(new, before, odd)
+    new.discard()
+    assert _names(folder) == kept
+    # No space for the manifest; and no way to replace it.
+    for name in ("fsync", "replace"):
+        new, export = _new(folder, {1: 2.0}, is_base=is_first)
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, fail)
+            with pytest.raises(OSError, match="no space"):
+                folder.commit(new, before, export)
+        assert _names(folder) == kept
+    _export(folder, {1: 3.0}, is_base=is_first)
+    _require_equal(Tables(folder.path), {1: 3.0})
+
+
+def test_an_export_that_is_begun_removes_what_others_have_left(
+    folder: ExportFolder,
+) -> None:
+    export = _export(folder, {1: 1.0}, is_base=True)
+    # As of a program that died between the renames of a commit.
+    new, other = _new(folder, {1: 2.0})
+    new.path.rename(folder.path / other.folder)
+    (folder.path / ".manifest.json.new").write_text("{")
+    (folder.path / "of the user").write_text("")
+    new = folder.begin()
+    assert _names(folder) == sorted(
+        [new.path.name, export.folder, "manifest.json", "of the user"]
+    )
+
+
+def test_folders_are_kept_while_no_manifest_is_seen(
+    folder: ExportFolder,
+) -> None:
+    _export(folder, {1: 1.0}, is_base=True)
+    manifest = folder.path / "manifest.json"
+    # As a network file system may hide it for some seconds.
+    hidden = manifest.rename(folder.path / "hidden")
+    folder.begin().discard()
+    hidden.rename(manifest)
+    _require_equal(Tables(folder.path), {1: 1.0})
 
 
 @pytest.mark.parametrize("end", ["keys.npy", "rows.npy", "dense.npz"])

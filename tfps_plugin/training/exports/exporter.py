@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import operator
 import os
 import pathlib
 import time
@@ -134,11 +135,14 @@ class Exporter:
 
         Raises:
             ExportUnreadableError: If the folder has a damaged manifest.
+            TypeError: If `step` is no whole number.
             ValueError: If the model has nothing to export.
             tf.errors.OpError: If a ps does not answer, or variables are
                 restored each time that they are read.
             ParameterServerLostError: If a ps is lost for good.
         """
+        if step is not None:
+            step = _whole_number(step)
         groups = _groups(model_tables.tables_of(model))
         if not groups:
             raise ValueError(
@@ -321,6 +325,17 @@ def _groups(tables: list[ModelTable]) -> _Groups:
     for table in tables:
         groups.setdefault(id(table.variable), []).append(table)
     return list(groups.values())
+
+
+def _whole_number(step: Any) -> int:
+    """Returns a step as the manifest has it, such as that of a NumPy array."""
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise TypeError(
+            "The step of an export must be a whole number. Received: "
+            f"step={step!r}. Leave it out for that of the optimizer."
+        ) from None
 
 
 def _step_of(model: Any) -> int:

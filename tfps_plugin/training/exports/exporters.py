@@ -50,6 +50,7 @@ def export_changes(
         What was exported; None if nothing has changed.
 
     Raises:
+        TypeError: If `step` is no whole number.
         ValueError: If an argument is not one of those above, or the model has
             no built table, or two with the same name.
         UnsupportedError: If an embedding has LoRA or is quantized.

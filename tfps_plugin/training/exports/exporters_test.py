@@ -1,6 +1,7 @@
 """Tests of exports of models of this process: their own rows are the truth."""
 
 import pathlib
+import threading
 from typing import Any
 
 import keras
@@ -13,6 +14,8 @@ from tfps_plugin import errors
 from tfps_plugin import serving
 from tfps_plugin.exports.export_folder import ExportFolder
 from tfps_plugin.training.exports.export_callback import ExportChanges
+
+_SECONDS = 60.0
 
 
 def _model() -> keras.Model:
@@ -60,6 +63,21 @@ def test_only_what_has_changed_is_exported(tmp_path: pathlib.Path) -> None:
     assert tables.refresh() == 2
     assert tables.step == 77
     _require_equal(tables, model)
+
+
+def test_a_step_is_a_whole_number_of_any_type(tmp_path: pathlib.Path) -> None:
+    model = _model()
+    _train(model, [1])
+    no_steps: list[Any] = [2.0, "2", np.array([2])]
+    for step in no_steps:
+        with pytest.raises(TypeError, match="step="):
+            tfps.export_changes(model, tmp_path, step=step)
+    assert not list(tmp_path.iterdir())
+    steps: list[Any] = [np.int64(3), tf.constant(4)]
+    for step in steps:
+        _train(model, [1])
+        tfps.export_changes(model, tmp_path, step=step)
+        assert serving.Tables(tmp_path).step == int(step)
 
 
 def test_ids_without_rows_are_removed(tmp_path: pathlib.Path) -> None:
@@ -174,14 +192,21 @@ def test_a_folder_that_cannot_be_read_ends_no_training(
 
     def fail_twice(folder: ExportFolder) -> Any:
         nonlocal num_reads
-        num_reads += 1
-        if num_reads in (3, 4):
-            raise OSError("stale file handle")
+        # Files are written on another thread.
+        if threading.current_thread() is threading.main_thread():
+            num_reads += 1
+            if num_reads in (2, 3):
+                raise OSError("stale file handle")
         return real(folder)
 
+    def finish_write(*_: Any, **__: Any) -> None:
+        assert export._writer is not None
+        export._writer.join(_SECONDS)
+
     monkeypatch.setattr(ExportFolder, "read", fail_twice)
-    _train(model, range(24), batch_size=2, callbacks=[export])
-    assert num_reads > 4
+    finishes = keras.callbacks.LambdaCallback(on_train_batch_end=finish_write)
+    _train(model, range(12), batch_size=2, callbacks=[export, finishes])
+    assert num_reads > 3
     _require_equal(serving.Tables(tmp_path), model)
 
 
