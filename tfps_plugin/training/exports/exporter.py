@@ -19,6 +19,7 @@ from tfps_plugin.exports.manifest import Export
 from tfps_plugin.exports.manifest import Manifest
 from tfps_plugin.exports.manifest import StoredTable
 from tfps_plugin.exports.unknown_ids import UnknownIds
+from tfps_plugin.training.exports import folder_lock
 from tfps_plugin.training.exports import model_tables
 from tfps_plugin.training.exports import one_moment
 from tfps_plugin.training.exports import row_copies
@@ -233,7 +234,8 @@ class Exporter:
             tf.errors.OpError: If a ps is lost.
         """
         try:
-            return self._write(taken)
+            with folder_lock.held(self._folder.path):
+                return self._write(taken)
         finally:
             taken.release()
 

@@ -1,6 +1,11 @@
 """Tests of exports of models of this process: their own rows are the truth."""
 
+import errno
+import fcntl
+import os
 import pathlib
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -130,8 +135,8 @@ def test_changes_become_a_base_once_they_are_large(
         tables = tables or serving.Tables(tmp_path)
         tables.refresh()
         _require_equal(tables, model)
-    # The manifest, a base and its changes.
-    assert len(list(tmp_path.iterdir())) == 3
+    # The manifest, the lock, a base and its changes.
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_failed_export_is_made_up_for(
@@ -158,6 +163,81 @@ def test_a_failed_export_is_made_up_for(
     assert not export.is_base
     tables.refresh()
     _require_equal(tables, model)
+
+
+def test_an_export_during_another_one_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = _model(), _model()
+    _train(first, [1, 2])
+    _train(second, [2, 3])
+    replace, refusals = pathlib.Path.replace, []
+
+    def replace_late(path: pathlib.Path, target: pathlib.Path) -> Any:
+        # The first one has its folder, and is not in the manifest yet.
+        if not refusals:
+            refusals.append("")
+            try:
+                tfps.export_changes(second, tmp_path)
+            except errors.ExportUnreadableError as error:
+                refusals[0] = str(error)
+        return replace(path, target)
+
+    monkeypatch.setattr(pathlib.Path, "replace", replace_late)
+    tfps.export_changes(first, tmp_path)
+    tables = serving.Tables(tmp_path)
+    _require_equal(tables, first)
+    assert f"process {os.getpid()} on" in refusals[0]
+    # Afterwards it may.
+    tfps.export_changes(second, tmp_path)
+    tables.refresh()
+    _require_equal(tables, second)
+
+
+# Holds the lock of a folder until it is killed.
+_HOLDS = """
+import pathlib, sys
+from tfps_plugin.training.exports import folder_lock
+
+with folder_lock.held(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_program_that_dies_lets_go_of_the_folder(
+    tmp_path: pathlib.Path,
+) -> None:
+    model = _model()
+    _train(model, [1])
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(
+            errors.ExportUnreadableError, match=f"process {other.pid} on"
+        ):
+            tfps.export_changes(model, tmp_path)
+        other.kill()
+    tfps.export_changes(model, tmp_path)
+    _require_equal(serving.Tables(tmp_path), model)
+
+
+def test_a_file_system_without_locks_is_exported_to(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    model = _model()
+    _train(model, [1])
+    tfps.export_changes(model, tmp_path)
+    _require_equal(serving.Tables(tmp_path), model)
 
 
 def test_the_callback_exports_while_fit_trains(tmp_path: pathlib.Path) -> None:
