@@ -92,18 +92,32 @@ def write_archive(
         path: The file, which must not exist.
         arrays: Arrays by name.
     """
+    data = _packed(arrays)
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return StoredFile(path.name, len(data), hashlib.sha256(data).hexdigest())
+
+
+def archive_checksum(arrays: Mapping[str, np.ndarray]) -> str:
+    """Returns the checksum of the file that `write_archive` would write.
+
+    Args:
+        arrays: Arrays by name.
+    """
+    return hashlib.sha256(_packed(arrays)).hexdigest()
+
+
+def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Returns arrays in format npz; equal ones are equal bytes."""
     packed = io.BytesIO()
     # As `np.savez`, which takes names as keywords: some would be arguments.
     with zipfile.ZipFile(packed, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
-    data = packed.getvalue()
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return StoredFile(path.name, len(data), hashlib.sha256(data).hexdigest())
+    return packed.getvalue()
 
 
 def read_array(folder: pathlib.Path, stored: StoredFile) -> np.ndarray:

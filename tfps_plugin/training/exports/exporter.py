@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfps_plugin.cluster.chief import connection
+from tfps_plugin.exports import array_files
 from tfps_plugin.exports.export_folder import ExportFolder
 from tfps_plugin.exports.export_folder import NewExport
 from tfps_plugin.exports.manifest import Export
@@ -176,15 +177,20 @@ class Exporter:
         if is_base:
             memories = [{} for _ in groups]
         rows = _take_rows(groups, memories)
+        dense = model_tables.dense_variables(model, tables)
+        values = model_tables.dense_values(dense)
         if (
             before is not None
             and not is_base
             and self._compaction_is_due(before)
-            and not all(each.is_empty() for each in rows)
+            and not (
+                all(each.is_empty() for each in rows)
+                and array_files.archive_checksum(values)
+                == before.newest.dense.sha256
+            )
         ):
             is_base = True
             rows = _take_rows(groups, [{} for _ in groups])
-        dense = model_tables.dense_variables(model, tables)
         return Taken(
             _step_of(model) if step is None else step,
             time.time(),
@@ -194,7 +200,7 @@ class Exporter:
                 table.name: model_tables.unknown_ids(table, dense)
                 for table in tables
             },
-            model_tables.dense_values(dense),
+            values,
             before,
             is_base,
             release,

@@ -139,6 +139,30 @@ def test_changes_become_a_base_once_they_are_large(
     assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_changes_of_no_row_become_a_base_once_they_are_large(
+    tmp_path: pathlib.Path,
+) -> None:
+    model = _model()
+    _train(model, [1])
+    base = tfps.export_changes(model, tmp_path)
+    assert base is not None
+    tables = serving.Tables(tmp_path)
+    kernel, num_bytes = model.get_layer("out").kernel, 0
+    for _ in range(40):
+        kernel.assign_add(np.ones((4, 1)))
+        export = tfps.export_changes(model, tmp_path)
+        assert export is not None
+        # Half of the base is the limit; it is looked at before.
+        assert export.is_base == (num_bytes > 0.5 * base.num_bytes)
+        num_bytes = 0 if export.is_base else num_bytes + export.num_bytes
+        tables.refresh()
+        _require_equal(tables, model)
+        # And nothing is written if nothing has changed, though a base is due.
+        assert tfps.export_changes(model, tmp_path) is None
+    assert export.number == 41
+    assert len(list(tmp_path.iterdir())) < 20
+
+
 def test_a_failed_export_is_made_up_for(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +195,8 @@ def test_an_export_during_another_one_is_refused(
     first, second = _model(), _model()
     _train(first, [1, 2])
     _train(second, [2, 3])
-    replace, refusals = pathlib.Path.replace, []
+    replace = pathlib.Path.replace
+    refusals: list[str] = []
 
     def replace_late(path: pathlib.Path, target: pathlib.Path) -> Any:
         # The first one has its folder, and is not in the manifest yet.
