@@ -18,7 +18,9 @@ from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
+from tfps_plugin import serving
 from tfps_plugin.monitoring import events
+from tfps_plugin.training.exports import row_copies
 from tfps_plugin.variables.storage import on_disk
 
 # Some tests lose tasks, or add some, and every one moves large files.
@@ -201,6 +203,29 @@ def test_a_checkpoint_has_all_rows(
     # Into a table that has other rows, too.
     tfps.Checkpoint(model=model).restore(manager.latest_checkpoint)
     _assert_same(model, truth)
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def test_exports_have_the_rows_of_all_ids(
+    cluster: tfps.LocalCluster,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Copies rows as if they were too many for memory.
+    monkeypatch.setattr(row_copies, "_MOST_BYTES", 0)
+    strategy = _strategy(cluster, consistency=tfps.Sync())
+    with strategy.scope():
+        model = _model(tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path / "rows")))
+    tables = None
+    for ids in (_IDS[: 10 * _BATCH], _IDS[5 * _BATCH : 12 * _BATCH]):
+        model.fit(ids, _TARGETS[: len(ids)], batch_size=_BATCH, verbose=0)
+        export = tfps.export_changes(model, tmp_path / "out", compact_at=9)
+        assert export is not None
+        assert export.is_base == (tables is None)
+        tables = serving.Tables(tmp_path / "out")
+        found, rows = model.get_layer("ids").export()
+        assert tables["ids"].ids.tolist() == sorted(found)
+        np.testing.assert_array_equal(tables["ids"].lookup(found), rows)
     tfps.ClusterCoordinator(strategy).close()
 
 

@@ -5,6 +5,9 @@ The truth is the same table in their memory, or in one process.
 
 import logging
 import pathlib
+import re
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +21,9 @@ from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
+from tfps_plugin import serving
 from tfps_plugin.monitoring import events
+from tfps_plugin.training.exports.exporter import Exporter
 
 # Some tests lose tasks, and every one moves large files.
 pytestmark = pytest.mark.sample(cases=1, group="tiered_tables")
@@ -34,6 +39,7 @@ _RANDOM = np.random.default_rng(3)
 _POOL = _RANDOM.choice(_ROWS, 2_000, replace=False)
 _IDS = _POOL[_RANDOM.integers(0, len(_POOL), (_STEPS * _BATCH, 4))]
 _TARGETS = _RANDOM.normal(size=(len(_IDS), 1)).astype("float32")
+_SECONDS = 60.0
 
 # A layer of Keras whose path the strategy has; a layer with an option.
 _KINDS = ["path", "option"]
@@ -291,6 +297,73 @@ def test_a_checkpoint_has_all_rows(
     tf.train.Checkpoint(model=model).restore(saved)
     _assert_same(model, truth)
     _wait_for_limits(model)
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def _bytes_held(cluster: tfps.LocalCluster, index: int) -> int:
+    """Returns how much memory a ps has that is not that of a file."""
+    process = cluster.process("ps", index)
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    (line,) = re.findall(r"RssAnon:\s+(\d+) kB", status)
+    return int(line) * 1024
+
+
+def _wait_for_less(
+    cluster: tfps.LocalCluster, index: int, num_bytes: int
+) -> None:
+    """Waits until a ps has given up memory that it needed for a moment."""
+    deadline = time.monotonic() + _SECONDS
+    while _bytes_held(cluster, index) > num_bytes:
+        assert time.monotonic() < deadline, _bytes_held(cluster, index)
+        threading.Event().wait(0.05)
+
+
+def test_exports_take_no_memory_for_the_table(
+    cluster: tfps.LocalCluster,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strategy = _strategy(cluster, tmp_path / "rows")
+    with strategy.scope():
+        ours = _model(
+            "path", _storage(tmp_path / "rows"), keras.optimizers.SGD(0.1)
+        )
+    table = _table(ours)
+    write = Exporter.write
+    before: list[int] = []
+
+    def write_late(self: Exporter, taken: Any) -> Any:
+        # The copies are there, of more than 50 MB on each.
+        for index in range(2):
+            _wait_for_less(cluster, index, before.pop(0) + 20_000_000)
+        return write(self, taken)
+
+    monkeypatch.setattr(Exporter, "write", write_late)
+    folder = tmp_path / "exported"
+
+    def export() -> tuple[int, serving.Tables]:
+        before.extend(_bytes_held(cluster, index) for index in range(2))
+        export = tfps.export_changes(ours, folder, compact_at=9)
+        assert export is not None
+        assert not before
+        return export.num_rows, serving.Tables(folder)
+
+    num_rows, tables = export()
+    assert num_rows == _ROWS
+    np.testing.assert_array_equal(tables["items"].rows, np.asarray(table))
+    # Few rows, which are copied in memory.
+    _fit(ours)
+    num_rows, tables = export()
+    assert 0 < num_rows <= len(_POOL)
+    np.testing.assert_array_equal(tables["items"].rows, np.asarray(table))
+    # All but the first rows of each shard.
+    changed = np.asarray(table)
+    changed[10 : _ROWS // 2] += 1
+    changed[_ROWS // 2 + 10 :] += 2
+    table.assign(changed)
+    num_rows, tables = export()
+    assert num_rows == _ROWS - 20
+    np.testing.assert_array_equal(tables["items"].rows, changed)
     tfps.ClusterCoordinator(strategy).close()
 
 

@@ -140,7 +140,12 @@ class ExportChanges(keras.callbacks.Callback):
         self._last_time = time.monotonic()
         try:
             taken = self._exporter.take(self.model, None)
-        except (OSError, errors.ExportUnreadableError) as error:
+        except (
+            OSError,
+            errors.ExportUnreadableError,
+            # A disk of a parameter server is full.
+            errors.VariableCreationError,
+        ) as error:
             _report(error)
             return
         except Exception as error:

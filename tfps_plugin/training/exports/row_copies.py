@@ -3,6 +3,10 @@
 As incremental checkpoints do, parameter servers keep a fingerprint of each row
 and compare it. Of a table without a vocabulary they also keep the ids that
 rows belonged to.
+
+Copies are in the memory of parameter servers. Many rows of a table on disk are
+copied there, as checkpoints do: the whole table, of which rows are then read in
+blocks.
 """
 
 import functools
@@ -27,8 +31,15 @@ from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard.shard_parts import ID
 from tfps_plugin.variables.dynamic.shard.shard_parts import IS_USED
+from tfps_plugin.variables.storage import on_disk
 
 _HERE = "/device:CPU:0"
+
+# Rows of a table on disk that a parameter server copies in its memory, at most.
+_MOST_BYTES = 32 << 20
+
+# Rows, and the place of each row that was asked for; None: in that order.
+_Rows = tuple[tf.Tensor, tf.Tensor | None]
 
 
 def take(
@@ -115,13 +126,6 @@ def _take_parts(
         found = parts_module.parts_of("", records)
         record_parts = {part.offset: part.variable for part in found}
 
-    def gather(part: Part, rows: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.ResourceGather(
-            resource=part.variable.own_handle,
-            indices=rows,
-            dtype=part.variable.dtype,
-        )
-
     def read_records(recorded: Any) -> tf.Tensor:
         return tf.raw_ops.ReadVariableOp(
             resource=recorded.own_handle, dtype=tf.int64
@@ -136,7 +140,7 @@ def _take_parts(
                     device,
                     part.offset,
                     functools.partial(change_files.take_mark, device, part),
-                    functools.partial(gather, part),
+                    functools.partial(_copy, part),
                     None
                     if recorded is None
                     else functools.partial(read_records, recorded),
@@ -150,6 +154,21 @@ def _take_parts(
     every = [part for taken in by_device.values() for part in taken]
     every.sort(key=lambda part: part.offset)
     return TakenRows(every, is_whole=is_whole)
+
+
+def _copy(part: Part, numbers: tf.Tensor) -> _Rows:
+    """Copies rows of a part on its ps, which is the current device."""
+    variable = part.variable
+    if (
+        variable.on_disk is not None
+        and int(numbers.shape[0]) * part.row_bytes > _MOST_BYTES
+    ):
+        # They may be more than there is memory for.
+        return on_disk.copy(variable, variable.on_disk), numbers
+    rows = tf.raw_ops.ResourceGather(
+        resource=variable.own_handle, indices=numbers, dtype=variable.dtype
+    )
+    return rows, None
 
 
 def _are_known(parts: list[Part], since: Memories) -> bool:
@@ -181,7 +200,7 @@ def _take_here(
         _HERE,
         0,
         lambda: Mark(variable.handle, fingerprints),
-        lambda rows: tf.gather(value, rows),
+        lambda numbers: (tf.gather(value, numbers), None),
         None if records is None else lambda: recorded,
         space,
         before,
@@ -193,7 +212,7 @@ def _taken(
     device: str,
     offset: int,
     take_mark: Callable[[], Mark],
-    gather: Callable[[tf.Tensor], tf.Tensor],
+    copy: Callable[[tf.Tensor], _Rows],
     read_records: Callable[[], tf.Tensor] | None,
     space: RowSpace | None,
     before: Memory | None,
@@ -204,7 +223,7 @@ def _taken(
         device: Device of the part.
         offset: Number of its first row.
         take_mark: Takes fingerprints of its rows.
-        gather: Returns rows of the part, there.
+        copy: Copies rows of the part, there.
         read_records: Reads the records of the rows, if it has them.
         space: Rows of all tables by id that are stacked; None: they are not.
         before: What is remembered of the part; None to take all rows.
@@ -241,7 +260,7 @@ def _taken(
             tables = space.tables_of(local)
             order = np.argsort(tables, stable=True)
             tables, numbers = tables[order], tf.constant(local[order])
-        rows = gather(numbers)
+        rows, places = copy(numbers)
         if read_records is None:
             keys = numbers + offset
         else:
@@ -252,7 +271,10 @@ def _taken(
             keys = tf.gather(ids, numbers)
             if not chief_reads.to_array(tf.reduce_all(are_taken)):
                 keys = tf.boolean_mask(keys, are_taken)
-                rows = tf.boolean_mask(rows, are_taken)
+                if places is None:
+                    rows = tf.boolean_mask(rows, are_taken)
+                else:
+                    places = tf.boolean_mask(places, are_taken)
                 if tables is not None:
                     tables = tables[chief_reads.to_array(are_taken)]
                 mark = _forget(mark, stays)
@@ -260,6 +282,7 @@ def _taken(
         device,
         chief_reads.to_array(keys),
         rows,
+        places,
         removed,
         tables,
         None if space is None else tables_of_removed,

@@ -42,6 +42,8 @@ class TakenPart:
         device: Where the rows are.
         keys: Ids of the rows, or their numbers in the variable, ascending.
         rows: The rows, on the device.
+        places: Where the row of each key is in `rows`, on the device; None:
+            in the order of keys.
         removed: Ids that the part has no row of any more, or not there.
         tables: For tables by id that are stacked, the number of the table of
             each key, ascending; None: there is one table, or they have ranges
@@ -54,6 +56,7 @@ class TakenPart:
     device: str
     keys: np.ndarray
     rows: tf.Tensor
+    places: tf.Tensor | None
     removed: np.ndarray
     tables: np.ndarray | None
     tables_of_removed: np.ndarray | None
@@ -155,8 +158,11 @@ def _removed(part: TakenPart, table: int | None) -> np.ndarray:
 def _fetch(part: TakenPart, start: int, stop: int) -> np.ndarray:
     def read_once() -> np.ndarray:
         with tf.device(part.device):
-            # Slicing whole rows does not copy them.
-            block = part.rows[start:stop]
+            if part.places is None:
+                # Slicing whole rows does not copy them.
+                block = part.rows[start:stop]
+            else:
+                block = tf.gather(part.rows, part.places[start:stop])
         return chief_reads.require_shape(block.numpy(), block.shape)
 
     # The slice too: its failure must not be left for what others do.

@@ -313,14 +313,14 @@ def _called(
                 raise  # The ps is lost, which is handled elsewhere.
             raise errors.VariableCreationError(
                 "A parameter server cannot hold a variable, or the copy of it "
-                "for a checkpoint, on its disk. "
+                "for a checkpoint or an export, on its disk. "
                 f"Received: variable={variable.name!r}, device="
                 f"{variable.device!r}, num_bytes="
                 f"{int(np.prod(variable.shape)) * variable.dtype.size}, "
                 f"directory={on_disk.storage.folder!r}: "
                 f"{_last_line(error.message)}. Name a directory of a local "
                 "disk with room for the whole table, its slots, and a copy of "
-                "both for checkpoints "
+                "both for checkpoints and exports "
                 "(tfps.TieredStorage(directory=...)); parameter servers must "
                 "run on Linux and be started with this package (`tfps run`, "
                 "`tfps serve`, tfps.init())."
