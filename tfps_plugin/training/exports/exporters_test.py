@@ -18,6 +18,7 @@ import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin import serving
 from tfps_plugin.exports.export_folder import ExportFolder
+from tfps_plugin.training.exports import row_copies
 from tfps_plugin.training.exports.export_callback import ExportChanges
 
 _SECONDS = 60.0
@@ -312,6 +313,26 @@ def test_a_folder_that_cannot_be_read_ends_no_training(
     finishes = keras.callbacks.LambdaCallback(on_train_batch_end=finish_write)
     _train(model, range(12), batch_size=2, callbacks=[export, finishes])
     assert num_reads > 3
+    _require_equal(serving.Tables(tmp_path), model)
+
+
+def test_a_full_disk_of_a_parameter_server_ends_no_training(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _model()
+    export = tfps.callbacks.ExportChanges(tmp_path, save_freq=2)
+    real, num_calls = row_copies.take, 0
+
+    def fail_once(*arguments: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 1:
+            raise errors.VariableCreationError("no room for the copy")
+        return real(*arguments)
+
+    monkeypatch.setattr(row_copies, "take", fail_once)
+    _train(model, range(12), batch_size=2, callbacks=[export])
+    assert num_calls > 1
     _require_equal(serving.Tables(tmp_path), model)
 
 
