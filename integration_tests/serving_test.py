@@ -249,14 +249,17 @@ def test_a_row_that_goes_to_another_id_meanwhile_is_not_exported_as_its_own(
     expected = dict(zip(ids.tolist(), rows, strict=True))
     take_mark = change_files.take_mark
     is_first = threading.Lock()
+    before_it = layer._records.numpy()
+    (row,) = np.flatnonzero((before_it[:, 0] == 3) & (before_it[:, 1] > 0))
 
     def give_to_another(device: str, part: Any) -> Any:
         mark = take_mark(device, part)
-        # Between the first look at the ids and the rows.
+        # Between the first look at the ids and the rows, where that row is.
         is_of_items = any(
             part.variable is shard for shard in layer._embeddings.value.shards
         )
-        if is_of_items and is_first.acquire(blocking=False):
+        has_row = 0 <= row - part.offset < int(part.variable.shape[0])
+        if is_of_items and has_row and is_first.acquire(blocking=False):
             records = layer._records.numpy()
             is_three = (records[:, 0] == 3) & (records[:, 1] > 0)
             records[is_three, 0] = 1000
