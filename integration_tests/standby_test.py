@@ -44,6 +44,7 @@ def _tables_may_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     # With this, rows travel in several slices.
     monkeypatch.setattr("tfps_plugin.recovery.transfers.SLICE_BYTES", 3000)
+    monkeypatch.setattr("tfps_plugin.recovery.directory_copy.SLICE_BYTES", 3000)
 
 
 Make = Callable[..., tfps.ParameterServerStrategy]
@@ -132,12 +133,13 @@ def test_a_lost_ps_comes_back_with_what_it_had_without_any_file(
     # Copy the results of the last steps, too.
     _copies(strategy).update()
     shared_training.assert_slots_are_trained(model)
-    expected = shared_training.state_of(model)
+    expected = _state_of(model)
     seen = _seen(strategy)
     for index in (1, 2, 1):
         cluster.kill("ps", index)
         cluster.start("ps", index, wait=True)
-        shared_training.assert_state(model, expected)
+        for now, before in zip(_state_of(model), expected, strict=True):
+            np.testing.assert_array_equal(now, before)
         # The lost ps held copies of others, which are made again.
         _copies(strategy).update()
     assert seen.recovered() == [1, 2, 1]
@@ -145,6 +147,15 @@ def test_a_lost_ps_comes_back_with_what_it_had_without_any_file(
     assert all("standby" in event.source for event in recovered)
     if by_id:
         _assert_rows_are_found(model)
+
+
+def _state_of(model: keras.Model) -> list[np.ndarray]:
+    """Returns all values, but no versions of records, which begin anew."""
+    state = shared_training.state_of(model)
+    for number, variable in enumerate(shared_training.variables_of(model)):
+        if variable.path.endswith("records"):
+            state[number] = state[number] * state[number][:, 1:]
+    return state
 
 
 def _assert_rows_are_found(model: keras.Model) -> None:

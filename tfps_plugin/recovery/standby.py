@@ -4,19 +4,20 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin._compat.runtime import tensorflow_execution
-from tfps_plugin.recovery import transfers
+from tfps_plugin.recovery import directory_shard
 from tfps_plugin.recovery.checkpoints import part_files
 from tfps_plugin.recovery.checkpoints.parts import Part
-from tfps_plugin.recovery.incremental import change_files
-from tfps_plugin.recovery.incremental import row_marks
-from tfps_plugin.recovery.incremental.row_marks import Mark
+from tfps_plugin.recovery.directory_copy import DirectoryCopy
+from tfps_plugin.recovery.directory_shard import DirectoryShard
+from tfps_plugin.recovery.locked_reads import LockedReads
+from tfps_plugin.recovery.variable_copy import VariableCopy
+from tfps_plugin.recovery.variable_copy import part_of
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 
@@ -135,39 +136,12 @@ class Standby:
         return True
 
 
-class _Copy:
-    """Copy of one variable or shard.
-
-    Attributes:
-        variable: Weak reference to the original.
-        mirror: The copy, on another ps.
-        incarnation: Incarnation of that ps when the copy was created.
-        mark: Mark of the rows at the last update; None for a variable that is
-            no table.
-        handle: Handle of the original at the last update; None before it.
-    """
-
-    def __init__(
-        self, variable: RemoteVariable, device: str, incarnation: int
-    ) -> None:
-        self.variable = weakref.ref(variable)
-        self.mirror = RemoteVariable(
-            device,
-            variable.shape,
-            variable.dtype,
-            f"standby/{variable.path}",
-            trainable=False,
-        )
-        self.incarnation = incarnation
-        self.mark: Mark | None = None
-        self.handle: Any = None
-
-
 class StandbyCopies:
     """Copies of what parameter servers hold, each on the next one.
 
     Values travel via the chief; of a table, only the rows that have changed.
-    Training continues meanwhile, so rows are copied at different moments.
+    Training continues meanwhile, so rows are copied at different moments. Of a
+    table without a vocabulary, each row is of one moment with its id and slots.
 
     Threading: safe from several threads. Guarded by `_lock`: the copies, while
     they are created and used.
@@ -181,7 +155,8 @@ class StandbyCopies:
         """
         self._strategy = weakref.ref(strategy)
         self._lock = threading.Lock()
-        self._copies: dict[int, _Copy] = {}
+        self._copies: dict[int, VariableCopy] = {}
+        self._reads = LockedReads()
 
     def update(self) -> None:
         """Copies what has changed since the last update.
@@ -210,26 +185,27 @@ class StandbyCopies:
             copies = {
                 id(each): self._copy_of(strategy, each) for each in variables
             }
+            shards = directory_shard.find(variables)
 
-            def update(device: str, own: Sequence[Part]) -> None:
-                for part in own:
-                    key = id(part.variable)
-                    _update(device, part, copies[key], handles[key])
+            def update_shard(shard: DirectoryShard) -> None:
+                DirectoryCopy(shard, copies).update(handles, self._reads)
 
-            part_files.on_every_device(
-                [_part(each) for each in variables], update
-            )
+            def update(part: Part) -> None:
+                key = id(part.variable)
+                copies[key].update(part.variable.device, handles[key])
+
+            _on_every_device(variables, shards, update, update_shard)
 
     def parts(self) -> list[Part]:
         """Returns the variables with a copy on a ps that still holds it."""
         with self._lock:
-            return [_part(variable) for variable, _ in self._usable()]
+            return [part_of(variable) for variable in self._usable()]
 
     def restore_parts(self, parts: Sequence[Part]) -> str:
         """Assigns the copies to their variables.
 
         Args:
-            parts: Some of `parts()`.
+            parts: Some of `parts()`, of one parameter server or more.
 
         Returns:
             A description of where the values came from.
@@ -238,16 +214,26 @@ class StandbyCopies:
             tf.errors.OpError: If a ps does not answer.
         """
         with self._lock:
-            copies = {id(variable): copy for variable, copy in self._usable()}
+            copies = {
+                id(each): self._copies[id(each)] for each in self._usable()
+            }
+            variables = [part.variable for part in parts]
 
-            def restore(device: str, own: Sequence[Part]) -> None:
-                for part in own:
-                    _restore(device, part, copies[id(part.variable)])
+            def restore_shard(shard: DirectoryShard) -> None:
+                DirectoryCopy(shard, copies).restore()
 
-            part_files.on_every_device(parts, restore)
+            def restore(part: Part) -> None:
+                copies[id(part.variable)].restore(part.variable.device)
+
+            _on_every_device(
+                variables,
+                directory_shard.find(variables),
+                restore,
+                restore_shard,
+            )
         return "the standby copies on other parameter servers"
 
-    def _copy_of(self, strategy: Any, variable: RemoteVariable) -> _Copy:
+    def _copy_of(self, strategy: Any, variable: RemoteVariable) -> VariableCopy:
         session = strategy.session
         tasks = session.parameter_servers
         devices = [session.device(task) for task in tasks]
@@ -255,24 +241,39 @@ class StandbyCopies:
         incarnation = session.incarnation(tasks[next_one])
         copy = self._copies.get(id(variable))
         if copy is None or copy.incarnation != incarnation:
-            copy = _Copy(variable, devices[next_one], incarnation)
+            copy = VariableCopy(variable, devices[next_one], incarnation)
             self._copies[id(variable)] = copy
         return copy
 
-    def _usable(self) -> Iterator[tuple[RemoteVariable, _Copy]]:
+    def _usable(self) -> list[RemoteVariable]:
         strategy = self._strategy()
         if strategy is None:
-            return
+            return []
         incarnations = {
             strategy.session.device(task): strategy.session.incarnation(task)
             for task in strategy.session.parameter_servers
         }
-        for copy in self._copies.values():
-            variable = copy.variable()
-            if variable is None or copy.handle is None:
-                continue
-            if copy.incarnation == incarnations.get(copy.mirror.device):
-                yield variable, copy
+        known = {
+            id(variable): (variable, copy)
+            for copy in self._copies.values()
+            if (variable := copy.variable()) is not None
+        }
+        usable = {
+            key: variable
+            for key, (variable, copy) in known.items()
+            if copy.handle is not None
+            and copy.incarnation == incarnations.get(copy.mirror.device)
+        }
+        try:
+            shards = directory_shard.find([each for each, _ in known.values()])
+        except tf.errors.AbortedError:
+            return []  # the next update makes new copies of what is moving
+        for shard in shards:
+            # The ids of one source are not those of the rows of another one.
+            if any(id(each) not in usable for each in shard.members):
+                for each in shard.members:
+                    usable.pop(id(each), None)
+        return list(usable.values())
 
     def _forget_gone(self) -> None:
         self._copies = {
@@ -282,46 +283,37 @@ class StandbyCopies:
         }
 
 
-def _part(variable: RemoteVariable) -> Part:
-    shape = tuple(variable.shape.as_list())
-    return Part(variable.path, variable, 0, shape)
+def _on_every_device(
+    variables: Sequence[RemoteVariable],
+    shards: Sequence[DirectoryShard],
+    act: Callable[[Part], None],
+    act_on_shard: Callable[[DirectoryShard], None],
+) -> None:
+    """Calls a function for each variable, on a thread for each ps.
 
+    Args:
+        variables: The variables.
+        shards: Those of them that are shards of tables without a vocabulary.
+        act: Called for each other variable, as a part of itself.
+        act_on_shard: Called for each of those shards.
+    """
+    shard_of = {id(shard.rows): shard for shard in shards}
+    beside = {
+        id(each)
+        for shard in shards
+        for each in shard.members
+        if each is not shard.rows
+    }
 
-def _update(device: str, part: Part, copy: _Copy, handle: Any) -> None:
-    """Updates one copy."""
-    if not row_marks.is_table(part):
-        value = transfers.read(part.variable)
-        _require_same(part, handle)
-        transfers.assign(copy.mirror, value)
-    elif copy.handle is handle and copy.mark is not None:
-        rows, values, mark = change_files.take_changes(device, part, copy.mark)
-        _require_same(part, handle)
-        # After a failure halfway, it is unknown which rows were copied.
-        copy.mark = None
-        transfers.write_rows(part, rows, values, copy.mirror)
-        copy.mark = mark
-    else:
-        # Marked before copying: later changes are copied by the next update.
-        mark = change_files.take_mark(device, part)
-        _require_same(part, handle)
-        copy.handle = copy.mark = None
-        transfers.copy_rows(part.variable, copy.mirror)
-        copy.mark = mark
-    copy.handle = handle
+    def act_on_all(device: str, own: Sequence[Part]) -> None:
+        del device
+        for part in own:
+            key = id(part.variable)
+            if key in shard_of:
+                act_on_shard(shard_of[key])
+            elif key not in beside:
+                act(part)
 
-
-def _restore(device: str, part: Part, copy: _Copy) -> None:
-    """Assigns its copy to a variable that was created again."""
-    if row_marks.is_table(part):
-        transfers.copy_rows(copy.mirror, part.variable)
-        copy.mark = change_files.take_mark(device, part)
-    else:
-        transfers.assign(part.variable, transfers.read(copy.mirror))
-    copy.handle = part.variable.own_handle
-
-
-def _require_same(part: Part, handle: Any) -> None:
-    if part.variable.own_handle is not handle:
-        raise tf.errors.AbortedError(
-            None, None, f"The parameter server of {part.key} was replaced."
-        )
+    part_files.on_every_device(
+        [part_of(each) for each in variables], act_on_all
+    )

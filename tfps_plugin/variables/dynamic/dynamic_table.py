@@ -6,6 +6,7 @@ in a row.
 
 import functools
 import uuid
+import weakref
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -68,6 +69,7 @@ class DynamicTable:
             if (found := table_behind(variable)) is not None:
                 found[0].has_directory = True
                 if variable is variables.rows:
+                    found[0].dynamic_table = weakref.ref(self)
                     found[0].directory_places = self._places
                     if rules.eviction is not None:
                         found[0].lookups_of_steps = self._lookups
@@ -169,6 +171,14 @@ class DynamicTable:
             ]
             keys_U = keys.sorted_by_table(ids_U, sizes_T)
             return keys_U, tf.concat(positions, 0)
+
+    def shards(self) -> list[tuple[ShardParts, range]]:
+        """Returns the variables and the rows of each shard.
+
+        Raises:
+            VariableCreationError: See `TableVariables.shards`.
+        """
+        return self._variables.shards()
 
     @property
     def space(self) -> RowSpace:

@@ -54,6 +54,9 @@ class Table:
     # never go to other ids.
     lookups_of_steps: Any = None
 
+    # Returns the `DynamicTable` whose rows it has, or None.
+    dynamic_table: Callable[[], Any] = staticmethod(lambda: None)
+
     # Whether a row of this slot begins as the row of its variable.
     begins_as_its_variable = False
 

@@ -75,6 +75,14 @@ class UpdateLock:
                 self._own = self._make()
         return self._own
 
+    def new_handle(self) -> tf.Tensor:
+        """Returns a handle of the lock, for an argument of `holding_given`.
+
+        Raises:
+            tf.errors.OpError: If the ps does not answer. It is not waited for.
+        """
+        return self._make()
+
     def _make(self) -> tf.Tensor:
         with tf.init_scope(), compat.clear_device(), tf.device(self.device):
             return tf.raw_ops.MutexV2(container="", shared_name=self.name)
@@ -169,6 +177,25 @@ class LocalLock:
         with _held(handle, graph_checks.CPU, after) as section:
             yield
             section.end()
+
+
+@contextlib.contextmanager
+def holding_given(
+    handle: tf.Tensor, device: str, after: Sequence[tf.Tensor] = ()
+) -> Iterator[None]:
+    """Holds a lock for the operations made in this context of a function.
+
+    The function gets the lock, and its variables, as arguments: they are those
+    of the caller, and no others that a ps may have by the time of the call.
+
+    Args:
+        handle: An argument of the function, from `UpdateLock.new_handle`.
+        device: Device of the lock.
+        after: As for `UpdateLock.holding`.
+    """
+    with _held(handle, device, after) as section:
+        yield
+        section.end()
 
 
 @contextlib.contextmanager
