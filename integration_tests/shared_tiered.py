@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import keras
 
@@ -20,7 +22,6 @@ def wait_for_limits(variable: keras.Variable, share: float) -> int:
     Returns:
         The number of pages that lookups have read.
     """
-    deadline = time.monotonic() + _LIMIT_SECONDS
     width = variable.shape[1]
     regions = [
         each
@@ -29,6 +30,20 @@ def wait_for_limits(variable: keras.Variable, share: float) -> int:
         # A small one may stay in memory.
         if tuple(each.shape)[1] == width
     ]
+    return wait_for_regions(regions, share)
+
+
+def wait_for_regions(regions: Iterable[Any], share: float) -> int:
+    """Waits until rows of some variables have left memory.
+
+    Args:
+        regions: Variables on disk, of more than 32 MB.
+        share: The share of them that stays in memory.
+
+    Returns:
+        The number of pages that lookups have read.
+    """
+    deadline = time.monotonic() + _LIMIT_SECONDS
     read = 0
     for each in regions:
         while True:

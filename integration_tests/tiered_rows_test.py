@@ -20,6 +20,7 @@ import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin import serving
 from tfps_plugin.monitoring import events
+from tfps_plugin.recovery import failover
 from tfps_plugin.training.exports import row_copies
 from tfps_plugin.variables.storage import on_disk
 
@@ -269,6 +270,58 @@ def test_a_lost_ps_loses_nothing_that_a_checkpoint_has(
     assert np.all(np.abs(rows).max(1) > 0)
     # The files of a process that was killed are gone with it.
     assert not list((tmp_path / "rows").iterdir())
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def test_standby_copies_are_on_the_next_disk(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    strategy = _strategy(
+        cluster,
+        recovery=tfps.RecoveryOptions(
+            replicate="ps", replicate_every_steps=1_000_000
+        ),
+    )
+    with strategy.scope():
+        model = _model(tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path)))
+    known = failover.of(strategy)
+    assert known is not None
+    copies: Any = known._standby
+    table = model.get_layer("ids").weights[0]
+
+    def assert_copies_are_on_disk() -> None:
+        shared_tiered.wait_for_regions(
+            [
+                copies._copies[id(each)].mirror
+                for shard in table.value.shards
+                for each in (shard, *shard.family)
+                if tuple(each.shape)[1] == _WIDTH
+            ],
+            _MEMORY_ROWS / _CAPACITY,
+        )
+
+    seen = Seen(tfps.ClusterCoordinator(strategy))
+    for lost in (1, 0):
+        _fit(model)
+        # The first copies all rows, the next one those that have changed.
+        copies.update()
+        _fit(model)
+        copies.update()
+        assert_copies_are_on_disk()
+        truth = _rows(model)
+        cluster.kill("ps", lost)
+        cluster.start("ps", lost)
+        found = _rows(model)
+        for ours, expected in zip(found, truth, strict=True):
+            np.testing.assert_array_equal(ours, expected)
+        _wait_for_limits(model)
+    seen.wait_for(events.ParameterServerRecovered, 2)
+    assert all(
+        "standby" in event.source
+        for event in seen.of(events.ParameterServerRecovered)
+    )
+    # Files have no names.
+    assert not list(tmp_path.iterdir())
     tfps.ClusterCoordinator(strategy).close()
 
 

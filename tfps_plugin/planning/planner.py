@@ -210,7 +210,7 @@ def held_by(rehearsed: Rehearsed) -> list[Held]:
     return [
         Held(
             ps,
-            # Its checkpoint is a copy with the same limit.
+            # Its checkpoint and its standby copy have the same limit.
             on_disk.bytes_in_memory(
                 each, initialization.num_bytes(each.shape, each.dtype)
             ),

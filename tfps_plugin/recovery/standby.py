@@ -48,6 +48,8 @@ class Standby:
         self._every_steps = every_steps
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        # The error that was logged last: the next tries often fail alike.
+        self._told = ""
 
     def start(self, coordinator: Any) -> None:
         """Starts the thread.
@@ -130,9 +132,14 @@ class Standby:
             return False
         except Exception as error:
             tensorflow_execution.forget_error(executor)
-            if not chief_reads.is_about_the_cluster(error):
+            if (
+                not chief_reads.is_about_the_cluster(error)
+                and str(error) != self._told
+            ):
+                self._told = str(error)
                 _logger.exception("Standby copies could not be updated")
             return False
+        self._told = ""
         return True
 
 

@@ -53,6 +53,9 @@ class VariableCopy:
             f"standby/{variable.path}",
             trainable=False,
         )
+        if variable.on_disk is not None:
+            # The next ps has no more memory for the table than this one.
+            self.mirror.on_disk = variable.on_disk.like()
 
     @property
     def part(self) -> Part:
@@ -126,7 +129,8 @@ def part_of(variable: RemoteVariable) -> Part:
 
 
 def _is_by_rows(part: Part) -> bool:
-    return row_marks.is_table(part)
+    # One that is on disk would leave it if it were assigned a whole value.
+    return row_marks.is_table(part) or part.variable.on_disk is not None
 
 
 def require_same(part: Part, handle: Any) -> None:

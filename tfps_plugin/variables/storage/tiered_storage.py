@@ -36,8 +36,9 @@ class TieredStorage:
             share of pages; a few percent more may be in memory for a moment.
         directory: Folder on each parameter server, best on a local solid-state
             disk; it is made if need be. None: its folder for temporary files.
-            It needs room for the whole table with all slots, and as much
-            again while a checkpoint is written.
+            It needs room for the whole table with all slots, as much again
+            while a checkpoint is written, and as much again for the standby
+            copies of another parameter server (`replicate="ps"`).
 
     Raises:
         ValueError: If one of them is wrong.
