@@ -11,7 +11,8 @@ class Claim:
     Attributes:
         num_steps: Number of steps.
         is_open: Whether they are not settled yet.
-        was_begun: Whether a run of the closure has started on them.
+        was_begun: Whether a run of the closure has started on them, and they
+            count as begun again if another one does.
     """
 
     num_steps: int

@@ -260,7 +260,9 @@ class WorkerReadRun(StepRun):
         try:
             made = self._calls.make(share, claim.num_steps)
         except BaseException:
-            self._account.settle(claim, 0)
+            # If the closure runs again, these steps count as begun again: some
+            # may have been applied before one of them failed.
+            claim.was_begun = self._account.settle(claim, 0)
             raise
         done = made.num_steps
         if done < claim.num_steps:
@@ -279,7 +281,8 @@ class WorkerReadRun(StepRun):
 
     def begins_again(self, claim: Claim) -> None:
         """Gives back the steps that an earlier run of a closure has started."""
-        if self._account.settle(claim, 0):
+        if self._account.settle(claim, 0) or claim.was_begun:
+            claim.was_begun = False
             self._begins_again(claim.num_steps)
 
     def share_finished(self, share: Share) -> None:
