@@ -23,7 +23,10 @@ import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin import serving
 from tfps_plugin.monitoring import events
+from tfps_plugin.recovery.checkpoints import shared_folder
+from tfps_plugin.recovery.incremental import change_files
 from tfps_plugin.training.exports.exporter import Exporter
+from tfps_plugin.variables.storage import on_disk
 
 # Some tests lose tasks, and every one moves large files.
 pytestmark = pytest.mark.sample(cases=1, group="tiered_tables")
@@ -364,6 +367,47 @@ def test_exports_take_no_memory_for_the_table(
     num_rows, tables = export()
     assert num_rows == _ROWS - 20
     np.testing.assert_array_equal(tables["items"].rows, changed)
+    tfps.ClusterCoordinator(strategy).close()
+
+
+@pytest.mark.parametrize("by_ps", [True, False])
+def test_an_increment_has_rows_that_were_copied_on_the_disk(
+    cluster: tfps.LocalCluster,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by_ps: bool,
+) -> None:
+    strategy = _strategy(cluster, tmp_path / "rows")
+    with strategy.scope():
+        model = _model("path", _storage(tmp_path / "rows"))
+    if not by_ps:
+        monkeypatch.setattr(shared_folder, "is_seen_by", lambda *_: False)
+    manager = tfps.CheckpointManager(
+        tfps.Checkpoint(model=model), tmp_path / "saved", full_every=3
+    )
+    manager.save()
+    manager.sync()
+    copied = []
+    copy = on_disk.copy
+
+    def copy_and_note(variable: Any, place: Any) -> tf.Tensor:
+        copied.append(variable.path)
+        return copy(variable, place)
+
+    _fit(model)
+    with monkeypatch.context() as patched:
+        patched.setattr(change_files, "_MOST_BYTES", 0)
+        patched.setattr(change_files, "SLICE_BYTES", 100_000)
+        patched.setattr(on_disk, "copy", copy_and_note)
+        manager.save()
+        manager.sync()
+    # The table and Adam's two slots, on both parameter servers.
+    assert len(copied) == 6
+    truth = _contents(model)
+    _fit(model)
+    manager.restore_latest()
+    _assert_same(model, truth)
+    _wait_for_limits(model)
     tfps.ClusterCoordinator(strategy).close()
 
 

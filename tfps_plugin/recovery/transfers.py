@@ -51,21 +51,24 @@ def copy_rows(source: RemoteVariable, target: RemoteVariable) -> None:
 
 
 def write_rows(
-    part: Part, rows: tf.Tensor, values: tf.Tensor, target: RemoteVariable
+    part: Part, handle: tf.Tensor, rows: tf.Tensor, target: RemoteVariable
 ) -> None:
-    """Writes some rows of a part to its copy on another parameter server.
+    """Copies some rows of a part to its copy on another parameter server.
 
     Args:
         part: A part of a table.
+        handle: Handle of its variable, which may have another one by now.
         rows: Row numbers within the part, int64 of shape `(N,)`, on its ps.
-        values: The rows, of shape `(N, ...)`, on its ps.
         target: The copy.
     """
     step = max(1, SLICE_BYTES // part.row_bytes)
     for first in range(0, int(rows.shape[0]), step):
         with tf.device(part.variable.device):
-            piece = rows[first : first + step], values[first : first + step]
-        scatter(target, *piece)
+            numbers = rows[first : first + step]
+            values = tf.raw_ops.ResourceGather(
+                resource=handle, indices=numbers, dtype=part.variable.dtype
+            )
+        scatter(target, numbers, values)
 
 
 def scatter(target: RemoteVariable, rows: tf.Tensor, values: tf.Tensor) -> None:

@@ -89,13 +89,11 @@ class VariableCopy:
             require_same(part, handle)
             transfers.assign(self.mirror, value)
         elif self.is_of(handle) and self.mark is not None:
-            rows, values, mark = change_files.take_changes(
-                device, part, self.mark
-            )
+            rows, mark = change_files.changed_rows(device, part, self.mark)
             require_same(part, handle)
             # After a failure halfway, it is unknown which rows were copied.
             self.mark = None
-            transfers.write_rows(part, rows, values, self.mirror)
+            transfers.write_rows(part, handle, rows, self.mirror)
             self.mark = mark
         else:
             # Marked before copying: later changes are copied by the next

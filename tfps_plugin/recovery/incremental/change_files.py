@@ -4,9 +4,11 @@ As in `part_files`, parameter servers write and read them if they see the
 chief's files.
 """
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -18,11 +20,27 @@ from tfps_plugin.recovery.incremental.chain import Change
 from tfps_plugin.recovery.incremental.row_marks import Mark
 from tfps_plugin.recovery.incremental.row_marks import Marks
 from tfps_plugin.variables.saving import saved_form
+from tfps_plugin.variables.storage import on_disk
 
 _CHIEF = "/device:CPU:0"
+# Changed rows of a table on disk that a ps copies in its memory, at most.
+_MOST_BYTES = 32 << 20
 
-# A part, the numbers of its changed rows, and those rows; both on its ps.
-_Changed = tuple[Part, tf.Tensor, tf.Tensor]
+
+class _Changed(NamedTuple):
+    """Changed rows of a part, on its ps.
+
+    Attributes:
+        part: The part.
+        rows: Their numbers.
+        values: The rows; or all rows of the part, in a copy on the disk.
+        is_whole: Whether `values` has all rows.
+    """
+
+    part: Part
+    rows: tf.Tensor
+    values: tf.Tensor
+    is_whole: bool
 
 
 class ChangedRows:
@@ -42,24 +60,19 @@ class ChangedRows:
         taken = part_files.on_every_device(
             parts,
             lambda device, own: [
-                (
-                    part,
-                    *take_changes(device, part, since[part.key, part.offset]),
-                )
+                _take(device, part, since[part.key, part.offset])
                 for part in own
             ],
         )
         self._parts = parts
         self._changed = {
-            device: [
-                (part, rows, values) for part, rows, values, _ in of_device
-            ]
+            device: [changed for changed, _ in of_device]
             for device, of_device in taken.items()
         }
         self.marks: dict[tuple[str, int], Mark] = {
-            (part.key, part.offset): mark
+            (changed.part.key, changed.part.offset): mark
             for of_device in taken.values()
-            for part, _, _, mark in of_device
+            for changed, mark in of_device
         }
 
     def write(self, prefix: str, *, by_ps: bool) -> list[str]:
@@ -70,32 +83,26 @@ class ChangedRows:
 
         def write(device: str, parts: Sequence[Part]) -> list[str]:
             del parts
-            entries: dict[str, tf.Tensor] = {}
+            prefixes: list[str] = []
             with tf.device(device):
-                for changed in self._changed[device]:
-                    for change, rows, values in _pieces(changed):
-                        entries[change.rows_key] = rows
-                        entries[change.values_key] = values
-                if not entries:
-                    return []
-                tf.raw_ops.SaveV2(
-                    prefix=numbered[device],
-                    tensor_names=list(entries),
-                    shape_and_slices=[""] * len(entries),
-                    tensors=list(entries.values()),
-                )
-            return [numbered[device]]
+                for entries in _files(self._changed[device]):
+                    prefixes.append(f"{numbered[device]}-{len(prefixes)}")
+                    tf.raw_ops.SaveV2(
+                        prefix=prefixes[-1],
+                        tensor_names=list(entries),
+                        shape_and_slices=[""] * len(entries),
+                        tensors=list(entries.values()),
+                    )
+            return prefixes
 
         written = part_files.on_every_device(self._parts, write)
         return [each for prefixes in written.values() for each in prefixes]
 
     def _write_through_chief(self, prefix: str) -> list[str]:
         prefixes: list[str] = []
-        for device, of_device in self._changed.items():
+        for of_device in self._changed.values():
             for changed in of_device:
-                with tf.device(device):
-                    pieces = _pieces(changed)
-                for change, rows, values in pieces:
+                for change, rows, values in _pieces(changed):
                     with tf.device(_CHIEF):
                         entries = [
                             (change.rows_key, "", tf.identity(rows)),
@@ -120,10 +127,10 @@ def take_mark(device: str, part: Part) -> Mark:
         )
 
 
-def take_changes(
+def changed_rows(
     device: str, part: Part, since: Mark
-) -> tuple[tf.Tensor, tf.Tensor, Mark]:
-    """Copies the rows of a part that have changed, on its ps.
+) -> tuple[tf.Tensor, Mark]:
+    """Compares the rows of a part with earlier ones.
 
     Args:
         device: Device of the part.
@@ -131,13 +138,28 @@ def take_changes(
         since: The earlier mark to compare with.
 
     Returns:
-        The row numbers within the part, int64 of shape `(N,)`; the rows, of
-        shape `(N, ...)`; and the current mark.
+        The numbers of changed rows within the part, int64 of shape `(N,)`, on
+        the device; and the current mark.
     """
     mark = take_mark(device, part)
     with tf.device(device):
-        rows = row_marks.changed(mark, since)
-        return rows, _gather(part, rows), mark
+        return row_marks.changed(mark, since), mark
+
+
+def _take(device: str, part: Part, since: Mark) -> tuple[_Changed, Mark]:
+    """Copies the rows of a part that have changed, on its ps."""
+    rows, mark = changed_rows(device, part, since)
+    variable = part.variable
+    if (
+        variable.on_disk is not None
+        and int(rows.shape[0]) * part.row_bytes > _MOST_BYTES
+    ):
+        # They may be more than there is memory for.
+        values = on_disk.copy(variable, variable.on_disk)
+        return _Changed(part, rows, values, is_whole=True), mark
+    with tf.device(device):
+        values = _gather(part, rows)
+    return _Changed(part, rows, values, is_whole=False), mark
 
 
 def _gather(part: Part, rows: tf.Tensor) -> tf.Tensor:
@@ -149,20 +171,38 @@ def _gather(part: Part, rows: tf.Tensor) -> tf.Tensor:
     )
 
 
-def _pieces(changed: _Changed) -> list[tuple[Change, tf.Tensor, tf.Tensor]]:
-    """Cuts changed rows into pieces, with their numbers in the table."""
-    part, rows, values = changed
+def _files(every: Sequence[_Changed]) -> Iterator[dict[str, tf.Tensor]]:
+    """Yields the entries of each file of a parameter server, there."""
+    entries: dict[str, tf.Tensor] = {}
+    for changed in every:
+        for change, rows, values in _pieces(changed):
+            entries[change.rows_key] = rows
+            entries[change.values_key] = values
+            if changed.is_whole:
+                # One piece at a time: the others are still on the disk.
+                yield entries
+                entries = {}
+    if entries:
+        yield entries
+
+
+def _pieces(
+    changed: _Changed,
+) -> Iterator[tuple[Change, tf.Tensor, tf.Tensor]]:
+    """Yields pieces on their ps, with the row numbers of the table."""
+    part, every_row = changed.part, changed.rows
     end = part.offset + int(part.variable.shape[0])
-    row_bytes = part.row_bytes
-    step = max(1, SLICE_BYTES // row_bytes)
-    return [
-        (
-            Change(part.key, part.offset, end, number),
-            rows[start : start + step] + part.offset,
-            values[start : start + step],
-        )
-        for number, start in enumerate(range(0, int(rows.shape[0]), step))
-    ]
+    step = max(1, SLICE_BYTES // part.row_bytes)
+    for number, start in enumerate(range(0, int(every_row.shape[0]), step)):
+        with tf.device(part.variable.device):
+            rows = every_row[start : start + step]
+            values = (
+                tf.gather(changed.values, rows)
+                if changed.is_whole
+                else changed.values[start : start + step]
+            )
+            numbers = rows + part.offset
+        yield Change(part.key, part.offset, end, number), numbers, values
 
 
 def replay(
