@@ -32,7 +32,7 @@ STEPS_BETWEEN_BACKUPS = 10
 # two, and one of its own.
 HOT = (-1, -2)
 STEPS = {"grows": 80, "evicts": 200}
-CAPACITY = {"grows": 2000, "evicts": 400}
+CAPACITY = {"grows": 2000, "evicts": 200}
 # Tables by the name that their exports have, and how much larger they are.
 ALONE = {"ids": 1}
 STACKED = {"embed/ids": 1, "embed/more": 2}
