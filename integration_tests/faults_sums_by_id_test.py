@@ -74,7 +74,7 @@ _COLD_STEPS = 300
 _SAVED_AT, _KILLED_AT = 150, 200
 
 
-@pytest.mark.parametrize("capacities", [(400,), (500, 400)], ids=str)
+@pytest.mark.parametrize("capacities", [(200,), (300, 200)], ids=str)
 @pytest.mark.parametrize("lost", [(1,), (0, 1)], ids=str)
 def test_a_table_that_evicts_is_its_checkpoint_and_the_steps_after_it(
     cluster: tfps.LocalCluster,
