@@ -27,8 +27,8 @@ pytestmark = pytest.mark.sample(cases=1, group="standby")
 _WIDTH = 8
 _DEADLINE_SECONDS = 60.0
 _BATCH = 8
-# The table is full with some 450 ids.
-_CAPACITY = 64
+# The table is full with some 450 ids: those of seven rows in each bucket.
+_CAPACITY = 7
 _RANDOM = np.random.default_rng(5)
 _EARLY = _RANDOM.integers(-(2**63), 2**63 - 1, 360)
 # They take the rows of early ones, and lose them while the copies are updated.
