@@ -580,6 +580,31 @@ def test_slots_of_a_custom_loop_begin_anew_with_their_rows(
     assert not np.any(is_as_new[records[:, 1] > 0])
 
 
+def test_a_function_that_builds_its_optimizer_late_says_so(
+    make: Make,
+) -> None:
+    strategy = make()
+    with strategy.scope():
+        layer = _dynamic(eviction=tfps.layers.Eviction("least_recent"))
+        model = _model(layer, keras.optimizers.Adagrad(0.05))
+
+    @tf.function
+    def step(ids: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(ids, training=True))
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+
+    ids = tf.constant([[1, 2, 3]], tf.int64)
+    with strategy.scope():
+        with pytest.raises(
+            errors.OptimizerNotBuiltError, match=r"Call optimizer\.build"
+        ):
+            step(ids)
+        step(ids)
+    assert sorted(layer.export()[0]) == [1, 2, 3]
+
+
 def test_rare_ids_get_no_rows(make: Make) -> None:
     with make(2).scope():
         layer = tfps.layers.DynamicEmbedding(
