@@ -1,10 +1,12 @@
 """Tests of cached rows whose worker or parameter server dies."""
 
 import pathlib
+from collections.abc import Callable
 from collections.abc import Iterator
 
 import pytest
 import shared_cached
+import shared_copies
 from shared_training import Seen
 
 import tfps_plugin as tfps
@@ -20,18 +22,34 @@ def cluster() -> Iterator[tfps.LocalCluster]:
         yield cluster
 
 
+Make = Callable[[tfps.RecoveryOptions], tfps.ParameterServerStrategy]
+
+
 @pytest.fixture
-def strategy(
-    cluster: tfps.LocalCluster,
-) -> Iterator[tfps.ParameterServerStrategy]:
-    strategy = tfps.ParameterServerStrategy(
-        cluster.cluster_resolver,
-        tfps.partitioners.FixedShardsPartitioner(2),
-        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
-        recovery=tfps.RecoveryOptions(restore="consistent"),
-    )
-    yield strategy
-    tfps.ClusterCoordinator(strategy).close()
+def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
+    made = []
+
+    def make(recovery: tfps.RecoveryOptions) -> tfps.ParameterServerStrategy:
+        made.append(
+            tfps.ParameterServerStrategy(
+                cluster.cluster_resolver,
+                tfps.partitioners.FixedShardsPartitioner(2),
+                scheduling=tfps.SchedulingOptions(
+                    max_closures_in_flight_per_worker=1
+                ),
+                recovery=recovery,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for strategy in made:
+        tfps.ClusterCoordinator(strategy).close()
+
+
+@pytest.fixture
+def strategy(make: Make) -> tfps.ParameterServerStrategy:
+    return make(tfps.RecoveryOptions(restore="consistent"))
 
 
 def _model(strategy: tfps.ParameterServerStrategy) -> shared_cached.Telling:
@@ -73,4 +91,27 @@ def test_no_row_of_before_the_loss_of_a_ps_is_used(
     # Both the rows and the number of steps go back to the checkpoint.
     assert shared_cached.ages_seen(model, 3)[0] == (0.0, 0.0)
     assert float(model.made) == 2.0 + 3.0
+    assert seen.of(tfps.events.ParameterServerRecovered)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_rows_of_a_lost_ps_are_those_of_its_copy(
+    cluster: tfps.LocalCluster, make: Make, index: int
+) -> None:
+    # After the first steps, only this test updates the copies.
+    strategy = make(
+        tfps.RecoveryOptions(replicate="ps", replicate_every_steps=1_000_000)
+    )
+    model = _model(strategy)
+    seen = Seen(tfps.ClusterCoordinator(strategy))
+    assert shared_cached.ages_seen(model, 2)
+    shared_copies.wait_for_copies(strategy)
+    shared_copies.copies_of(strategy).update()
+    assert shared_cached.ages_seen(model, 8)[-1][1] > 0.0
+    cluster.kill("ps", index)
+    cluster.start("ps", index)
+    youngest, oldest = shared_cached.ages_seen(model, 1)[0]
+    # The other parameter server has seen eight steps more, and perhaps the
+    # step that failed and ran again.
+    assert oldest - youngest in (8.0, 9.0)
     assert seen.of(tfps.events.ParameterServerRecovered)

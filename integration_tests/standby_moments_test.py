@@ -6,7 +6,6 @@ The truth is what each row was at the moments between the changes.
 import concurrent.futures
 import dataclasses
 import threading
-import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +13,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_copies
 import tensorflow as tf
 
 import tfps_plugin as tfps
-from tfps_plugin.recovery import failover
 from tfps_plugin.recovery import transfers
 from tfps_plugin.recovery.locked_reads import LockedReads
 
@@ -48,12 +47,7 @@ def cluster() -> Iterator[tfps.LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def _tables_may_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tfps_plugin.recovery.incremental.row_marks.SMALLEST_TABLE_BYTES", 1000
-    )
-    # With these, rows travel in several slices.
-    monkeypatch.setattr("tfps_plugin.recovery.transfers.SLICE_BYTES", 3000)
-    monkeypatch.setattr("tfps_plugin.recovery.directory_copy.SLICE_BYTES", 3000)
+    shared_copies.let_tables_be_small(monkeypatch)
 
 
 @pytest.fixture
@@ -156,18 +150,6 @@ class _Moment:
         return int(self.ids[row]), self.values[row].tobytes()
 
 
-def _copies(strategy: tfps.ParameterServerStrategy) -> Any:
-    known = failover.of(strategy)
-    assert known is not None
-    return known._standby
-
-
-def _wait_for_copies(strategy: tfps.ParameterServerStrategy) -> None:
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not _copies(strategy).parts():
-        assert time.monotonic() < deadline
-
-
 class _Pause:
     """A call that waits, once, until the test goes on."""
 
@@ -244,8 +226,8 @@ def test_ids_have_their_own_rows_and_slots_of_one_moment(
 ) -> None:
     model = _model(strategy)
     _train(model, _EARLY)
-    _wait_for_copies(strategy)
-    copies = _copies(strategy)
+    shared_copies.wait_for_copies(strategy)
+    copies = shared_copies.copies_of(strategy)
     copies.update()
     moments = [_Moment.now(model)]
     if is_first:

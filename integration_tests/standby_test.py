@@ -1,7 +1,6 @@
 """Tests of parameter servers that hold copies of one another."""
 
 import pathlib
-import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_copies
 import shared_training
 import tensorflow as tf
 from shared_training import At
@@ -18,7 +18,6 @@ from shared_training import Seen
 import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin.monitoring import events
-from tfps_plugin.recovery import failover
 
 # Each test loses or delays tasks, and takes long.
 pytestmark = pytest.mark.sample(cases=1, group="standby")
@@ -39,12 +38,7 @@ def cluster() -> Iterator[tfps.LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def _tables_may_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tfps_plugin.recovery.incremental.row_marks.SMALLEST_TABLE_BYTES", 1000
-    )
-    # With this, rows travel in several slices.
-    monkeypatch.setattr("tfps_plugin.recovery.transfers.SLICE_BYTES", 3000)
-    monkeypatch.setattr("tfps_plugin.recovery.directory_copy.SLICE_BYTES", 3000)
+    shared_copies.let_tables_be_small(monkeypatch)
 
 
 Make = Callable[..., tfps.ParameterServerStrategy]
@@ -106,18 +100,6 @@ def _fit(model: keras.Model, *callbacks: Any, epochs: int = 1) -> Any:
     ).history
 
 
-def _copies(strategy: tfps.ParameterServerStrategy) -> Any:
-    known = failover.of(strategy)
-    assert known is not None
-    return known._standby
-
-
-def _wait_for_copies(strategy: tfps.ParameterServerStrategy) -> None:
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not _copies(strategy).parts():
-        assert time.monotonic() < deadline
-
-
 def _seen(strategy: tfps.ParameterServerStrategy) -> Seen:
     return Seen(tfps.ClusterCoordinator(strategy))
 
@@ -129,33 +111,26 @@ def test_a_lost_ps_comes_back_with_what_it_had_without_any_file(
     strategy = make()
     model = _model(strategy, by_id=by_id)
     _fit(model)
-    _wait_for_copies(strategy)
+    shared_copies.wait_for_copies(strategy)
     # Copy the results of the last steps, too.
-    _copies(strategy).update()
+    shared_copies.copies_of(strategy).update()
     shared_training.assert_slots_are_trained(model)
-    expected = _state_of(model)
+    expected = shared_training.state_of(model)
     seen = _seen(strategy)
     for index in (1, 2, 1):
         cluster.kill("ps", index)
         cluster.start("ps", index, wait=True)
-        for now, before in zip(_state_of(model), expected, strict=True):
+        for now, before in zip(
+            shared_training.state_of(model), expected, strict=True
+        ):
             np.testing.assert_array_equal(now, before)
         # The lost ps held copies of others, which are made again.
-        _copies(strategy).update()
+        shared_copies.copies_of(strategy).update()
     assert seen.recovered() == [1, 2, 1]
     recovered = seen.of(events.ParameterServerRecovered)
     assert all("standby" in event.source for event in recovered)
     if by_id:
         _assert_rows_are_found(model)
-
-
-def _state_of(model: keras.Model) -> list[np.ndarray]:
-    """Returns all values, but no versions of records, which begin anew."""
-    state = shared_training.state_of(model)
-    for number, variable in enumerate(shared_training.variables_of(model)):
-        if variable.path.endswith("records"):
-            state[number] = state[number] * state[number][:, 1:]
-    return state
 
 
 def _assert_rows_are_found(model: keras.Model) -> None:
@@ -177,7 +152,7 @@ def test_fit_goes_on(cluster: tfps.LocalCluster, make: Make) -> None:
     seen = _seen(strategy)
 
     def kill() -> None:
-        _wait_for_copies(strategy)
+        shared_copies.wait_for_copies(strategy)
         cluster.kill("ps", 0)
         cluster.start("ps", 0)
 
@@ -238,7 +213,7 @@ def test_two_neighbours_at_once_need_a_checkpoint(
     strategy = make()
     model = _model(strategy)
     _fit(model)
-    _wait_for_copies(strategy)
+    shared_copies.wait_for_copies(strategy)
     _lose_two_neighbours(cluster)
     with pytest.raises(errors.ParameterServerLostError, match="no checkpoint"):
         _fit(model, epochs=2)
@@ -256,8 +231,8 @@ def test_two_neighbours_at_once_fall_back_to_the_checkpoint(
     manager.sync()
     saved = shared_training.shards_of(model)
     _fit(model)
-    _wait_for_copies(strategy)
-    _copies(strategy).update()
+    shared_copies.wait_for_copies(strategy)
+    shared_copies.copies_of(strategy).update()
     shared_training.assert_slots_are_trained(model)
     trained = shared_training.shards_of(model)
     seen = _seen(strategy)

@@ -99,18 +99,6 @@ class DirectoryCopy:
         shard = self._shard
         for copy, member in zip(self._copies, shard.members, strict=True):
             transfers.copy_rows(copy.mirror, member)
-        records = shard.records
-        with tf.device(shard.device):
-            # A parameter server that was not lost has the directory of another
-            # moment. Without their version, the records are read anew.
-            versions = [
-                first + RowSpace.ABSENT for first in shard.space.offsets
-            ]
-            tf.raw_ops.ResourceScatterUpdate(
-                resource=records.own_handle,
-                indices=versions,
-                updates=tf.zeros([len(versions), NUM_COLUMNS], tf.int64),
-            )
         for copy, part in zip(self._copies, self._parts, strict=True):
             copy.mark = change_files.take_mark(shard.device, part)
             copy.handle = part.variable.own_handle

@@ -83,11 +83,13 @@ def test_old_keywords_of_a_group_go_together() -> None:
     with pytest.warns(FutureWarning) as caught:
         merged = _merged(
             {"recovery": "consistent", "startup": tfps.StartupOptions()},
-            replicate="ps",
+            ps_recovery_timeout_seconds=9.0,
             wire_dtype="float16",
         )
     assert merged == StrategyOptions(
-        recovery=tfps.RecoveryOptions(restore="consistent", replicate="ps"),
+        recovery=tfps.RecoveryOptions(
+            restore="consistent", timeout_seconds=9.0
+        ),
         communication=tfps.CommunicationOptions(wire_dtype="float16"),
     )
     assert len(caught) == 3

@@ -206,7 +206,8 @@ class RecoveryOptions:
         replicate: "ps" keeps a copy of every variable and shard on the next
             parameter server, from which a lost one is restored without any
             file. This doubles the memory and needs at least two parameter
-            servers. `tfps.Sync()` refuses it. None keeps no copies.
+            servers. Needs restore="lost", so `tfps.Sync()` refuses it. None
+            keeps no copies.
         replicate_every_steps: Number of training steps, or scheduled functions
             of a custom loop, between two updates of the copies: the most that
             is lost with a parameter server.
@@ -238,6 +239,15 @@ class RecoveryOptions:
                 'replicate must be None, or "ps" together with in_place=True. '
                 f"Received: replicate={self.replicate!r}, "
                 f"in_place={self.in_place!r}"
+            )
+        if self.replicate is not None and self.restore == "consistent":
+            raise ValueError(
+                "With a parameter server, the copies that it held of another "
+                "one are lost, so that copies cannot set all variables back "
+                'together. Expected restore="lost", or replicate=None. '
+                f"Received: restore={self.restore!r}, "
+                f"replicate={self.replicate!r}. To set all variables back, "
+                "keep checkpoints, with tfps.callbacks.BackupAndRestore."
             )
         _require_positive("replicate_every_steps", self.replicate_every_steps)
 

@@ -112,6 +112,7 @@ def test_dtypes_that_are_not_smaller_are_refused() -> None:
         {"restore": "all"},
         {"replicate": "worker"},
         {"replicate": "ps", "in_place": False},
+        {"replicate": "ps", "restore": "consistent"},
     ],
 )
 def test_recovery_without_meaning_is_refused(recovery: dict[str, Any]) -> None:

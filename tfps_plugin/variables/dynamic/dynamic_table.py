@@ -338,9 +338,8 @@ class DynamicTable:
             parts, rows, devices, of_each, strict=True
         ):
             self._places.note(device, of_part, self._name_of(of_part))
-            if isinstance(part.usage, Table):
-                # The directory counts the time by which rows are old.
-                part.usage.outdate_directory = functools.partial(
+            if isinstance(part.records, Table):
+                part.records.outdate_directory = functools.partial(
                     self._places.outdate, device, of_part
                 )
             found.append(
