@@ -1,8 +1,8 @@
 """Parts of an update of a variable, one for each parameter server."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.variables.compression import wire
+from tfps_plugin.variables.dynamic import found_order
+from tfps_plugin.variables.dynamic.found_order import FoundOrder
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
@@ -18,43 +20,7 @@ from tfps_plugin.variables.lookup.distinct_rows import distinct
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.step_trace import View
 from tfps_plugin.variables.updates import views
-from tfps_plugin.variables.updates.update_lock import UpdateLock
-
-
-@dataclasses.dataclass(frozen=True)
-class UpdatePart:
-    """Part of an update: the share of one variable on one ps.
-
-    Attributes:
-        variable: The first argument of the update function.
-        device: The device on which the function runs.
-        args: Further arguments of the function, on that device.
-        seen: The views that stand in for the variable and its slots, by their
-            `_unique_id`; empty if the function sees them as they are.
-        lock: The lock that is held while the function runs; None: none.
-        is_rows: Whether the function sees some rows instead of all.
-        owner: Any object by which the caller knows the part again.
-        shard: The variable on the ps; None for a variable of another kind.
-        ids_U: The numbers of the rows of the shard that the function sees,
-            of shape [U]; None: all rows.
-        finish: A function to call under the lock after the update; or None.
-    """
-
-    variable: Any
-    device: str
-    args: tuple[Any, ...]
-    seen: Mapping[str, View] = dataclasses.field(default_factory=dict)
-    lock: UpdateLock | None = None
-    is_rows: bool = False
-    owner: Any = None
-    shard: RemoteVariable | None = None
-    ids_U: tf.Tensor | None = None
-    finish: Callable[[], None] | None = None
-
-    @property
-    def arrivals(self) -> list[tf.Tensor]:
-        """Arguments that may come from another task."""
-        return [a for a in self.args if isinstance(a, tf.Tensor)]
+from tfps_plugin.variables.updates.update_part import UpdatePart
 
 
 def parts_of(
@@ -84,7 +50,6 @@ def parts_of(
             _whole_part(variable, index, shard, args, rows)
             for index, shard, rows in _shards(variable)
         ]
-    build = _densified_part if exact else _rows_part
     slices = distinct(args[position])
     all_values = tf.convert_to_tensor(slices.values)
     local_ids, values = slices.split_by_shard(
@@ -94,8 +59,9 @@ def parts_of(
         ),
     )
     lookups = variable.lookups_of_steps
-    if lookups is not None and not slices.knows_shards(variable.layout):
-        local_ids = lookups.without_gone(local_ids)
+    behind = lookups and lookups.behind(
+        slices.order_by(variable.layout), len(local_ids)
+    )
     parts = []
     for index, shard, rows in _shards(variable):
         # Built on the ps, so that each tensor travels once.
@@ -108,7 +74,23 @@ def parts_of(
                 ),
                 tf.identity(local_ids[index]),
             )
-        parts.append(build(variable, index, shard, args, rows, mine, position))
+        if exact:
+            part = _whole_part(
+                variable, index, shard, _but(args, position, 0.0), rows
+            )
+            see = functools.partial(
+                _seeing_all, shard.shape, mine.values, position
+            )
+        else:
+            part = _rows_part(
+                variable, shard, _but(args, position, mine.values)
+            )
+            see = functools.partial(_seeing_rows, variable, index, rows)
+        if behind:
+            part = _seeing_later(part, see, mine, behind, index)
+        else:
+            part = see(mine.indices, part)
+        parts.append(part)
     return parts
 
 
@@ -170,63 +152,80 @@ def _whole_part(
     )
 
 
-def _densified_part(
-    variable: Any,
-    index: int,
-    shard: RemoteVariable,
-    args: Sequence[Any],
-    rows: range | None,
-    mine: DistinctRows,
+def _but(args: Sequence[Any], position: int, argument: Any) -> list[Any]:
+    """Returns arguments with another one at a position."""
+    return [*args[:position], argument, *args[position + 1 :]]
+
+
+def _seeing_all(
+    shape: tf.TensorShape,
+    values_UD: tf.Tensor,
     position: int,
+    ids_U: tf.Tensor,
+    part: UpdatePart,
 ) -> UpdatePart:
-    with tf.device(shard.device):
-        dense = tf.math.unsorted_segment_sum(
-            mine.values, mine.indices, shard.shape[0]
-        )
-        dense.set_shape(shard.shape)
-    others = [*args]
-    # A scalar, which _whole_part does not cut: the gradient already is.
-    others[position] = 0.0
-    part = _whole_part(variable, index, shard, others, rows)
-    local = [*part.args]
-    local[position] = dense
-    return dataclasses.replace(part, args=tuple(local))
+    """Returns a part with the dense gradient of its shard."""
+    with tf.device(part.device):
+        dense = tf.math.unsorted_segment_sum(values_UD, ids_U, shape[0])
+        dense.set_shape(shape)
+    # Not cut, as arguments of the whole variable are: it already is.
+    return dataclasses.replace(
+        part, args=tuple(_but(part.args, position, dense))
+    )
 
 
 def _rows_part(
-    variable: Any,
-    index: int,
-    shard: RemoteVariable,
-    args: Sequence[Any],
-    rows: range | None,
-    mine: DistinctRows,
-    position: int,
+    variable: Any, shard: RemoteVariable, args: Sequence[Any]
 ) -> UpdatePart:
-    family = [variable, *variable.family]
-    seen = {
-        member._unique_id: views.RowsView(
-            member if rows is None else member.variables[index],
-            mine.indices,
-            is_slot=member is not variable,
-        )
-        for member in family
-    }
-    local = [
-        mine.values
-        if i == position
-        else _on_ps(variable, argument, shard.device)
-        for i, argument in enumerate(args)
-    ]
+    local = [_on_ps(variable, argument, shard.device) for argument in args]
     return UpdatePart(
         variable,
         shard.device,
         tuple(local),
-        seen,
+        {},
         shard.update_lock,
         is_rows=True,
         shard=shard,
-        ids_U=mine.indices,
     )
+
+
+def _seeing_rows(
+    variable: Any,
+    index: int,
+    rows: range | None,
+    ids_U: tf.Tensor,
+    part: UpdatePart,
+) -> UpdatePart:
+    """Returns a part that sees some rows of its shard and of the slots."""
+    seen = {
+        member._unique_id: views.RowsView(
+            member if rows is None else member.variables[index],
+            ids_U,
+            is_slot=member is not variable,
+        )
+        for member in (variable, *variable.family)
+    }
+    return dataclasses.replace(part, seen=seen, ids_U=ids_U)
+
+
+def _seeing_later(
+    part: UpdatePart,
+    see: Callable[[tf.Tensor, UpdatePart], UpdatePart],
+    mine: DistinctRows,
+    behind: Sequence[FoundOrder],
+    index: int,
+) -> UpdatePart:
+    """Returns a part that sees, under the lock, the rows that ids still have.
+
+    A gradient may come long after its lookup, and its rows have gone to other
+    ids since.
+    """
+
+    def renew(part: UpdatePart) -> UpdatePart:
+        return see(found_order.without_gone(behind, index, mine.indices), part)
+
+    needs = (mine.values, mine.indices, *(each.ids[index] for each in behind))
+    return dataclasses.replace(part, needs=needs, renew=renew)
 
 
 def _wire_dtype(variable: Any, argument: tf.Tensor) -> tf.DType | None:

@@ -24,11 +24,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat.runtime.tensorflow_strategy import UpdateContext
-from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.strategy.update_parts import parts_of
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.update_lock import UpdateLock
+from tfps_plugin.variables.updates.update_part import UpdatePart
 
 
 def update(
@@ -104,7 +104,7 @@ def run_parts(
             if lock is not None:
                 begin(lock)
             for index in section:
-                part = parts[index]
+                part = parts[index].renewed()
                 if index in behind:
                     _unseen_steps(part).store(part.ids_U, behind[index])
                 with (

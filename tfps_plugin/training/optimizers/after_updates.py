@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import updates
-from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.training.optimizers import branches
 from tfps_plugin.training.optimizers import whole_updates
+from tfps_plugin.variables.updates.update_part import UpdatePart
 
 
 def is_overwrite_due(optimizer: Any) -> tf.Tensor | None:

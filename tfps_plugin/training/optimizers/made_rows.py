@@ -17,7 +17,7 @@ from tfps_plugin.variables.lookup.table import table_behind
 def prepare(
     optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
 ) -> None:
-    """Marks the slots of dynamic tables that begin as their variable.
+    """Marks the slots of dynamic tables that differ from others.
 
     Args:
         optimizer: An optimizer that has just been built.
@@ -44,6 +44,11 @@ def prepare(
         )
         if average is not None:
             keras_compat.value_of(average).begins_as_its_variable = True
+        if optimizer.gradient_accumulation_steps:
+            # Gradients are added to it long after their lookup, too.
+            sums = compat.accumulator_of(optimizer, variable)
+            lookups = found[0].lookups_of_steps
+            keras_compat.value_of(sums).lookups_of_steps = lookups
 
 
 def require_known_slots(

@@ -18,7 +18,6 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import updates
-from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.strategy.update_parts import parts_of
 from tfps_plugin.training.optimizers import sparse_gradients
 from tfps_plugin.training.optimizers import step_count
@@ -33,6 +32,7 @@ from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.lookup.distinct_rows import distinct
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.step_trace import View
+from tfps_plugin.variables.updates.update_part import UpdatePart
 from tfps_plugin.variables.updates.views import ValueView
 
 

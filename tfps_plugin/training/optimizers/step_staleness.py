@@ -17,10 +17,10 @@ from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables
 from tfps_plugin.monitoring import staleness
 from tfps_plugin.strategy.consistency import Sync
-from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.training.optimizers import update_counts
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.update_lock import UpdateLock
+from tfps_plugin.variables.updates.update_part import UpdatePart
 
 _BOUNDARIES = [float(bound) for bound in staleness.LOWER_BOUNDS]
 _COUNTS_UP = "ResourceCountUpTo"

@@ -10,10 +10,10 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import update_parts
-from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.variables.storage import on_disk
+from tfps_plugin.variables.updates.update_part import UpdatePart
 
 
 def require_rows(

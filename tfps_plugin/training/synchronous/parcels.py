@@ -325,11 +325,14 @@ def _parts_of(variable: Any, value: Any) -> Iterator[_OfShard]:
         if part.shard is None:
             # `GlobalStep` has refused variables elsewhere.
             continue
+        with tf.control_dependencies(part.arrivals):
+            # No other step makes rows before this one has ended.
+            ids_U = part.renewed().ids_U
         yield _OfShard(
             part.shard,
             part.device,
             part.args[0],
-            part.ids_U if part.is_rows else None,
+            ids_U if part.is_rows else None,
         )
 
 

@@ -122,8 +122,9 @@ class _OrderOfSome:
         graph = tf.compat.v1.get_default_graph()
         return all(each.graph is graph for each in self._ids.values())
 
-    def ids_to_update(self) -> list[tf.Tensor]:
-        """Returns the ids of each shard; None for the others."""
+    @property
+    def local_ids(self) -> list[tf.Tensor]:
+        """The ids of each shard; None for the others."""
         return [self._ids.get(n) for n in range(self.layout.num_shards)]
 
     def split(self, values: tf.Tensor) -> list[tf.Tensor]:

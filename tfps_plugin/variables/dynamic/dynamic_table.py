@@ -277,19 +277,23 @@ class DynamicTable:
         with compat.stop_recording():
             found = self._ask(parts, rows, of_each, asker, devices)
         local_ids = [each.rows_N for each in found]
-        with tf.device(graph_checks.CPU):
-            ids = [keys.ids_of(each) for each in of_each]
-        order = FoundOrder(
+        order = ShardOrder(
             table.layout,
             _numbers_in_table(table.layout, local_ids),
             local_ids,
             counts_S,
             keys.num_of(keys_U),
-            [self._directory(*each) for each in zip(rows, parts, strict=True)],
-            devices,
-            ids,
         )
         if asker is Asker.STEP and self._rules.eviction is not None:
+            order = FoundOrder(
+                **vars(order),
+                directories=[
+                    self._directory(*each)
+                    for each in zip(rows, parts, strict=True)
+                ],
+                devices=devices,
+                ids=_sent(of_each, devices),
+            )
             self._lookups.note(order, len(table.shards[0].family))
         are_present_U = order.join([each.are_present_N for each in found])
         return order, are_present_U, positions_N
@@ -352,6 +356,17 @@ class DynamicTable:
 
     def _name_of(self, rows: range) -> str:
         return f"{self._unique_name}/{rows.start}_{rows.stop}"
+
+
+def _sent(of_each: Sequence[tf.Tensor], devices: Sequence[str]) -> list[Any]:
+    """Returns the ids of the keys of each shard, on its device."""
+    sent = []
+    for keys_N, device in zip(of_each, devices, strict=True):
+        with tf.device(graph_checks.CPU):
+            ids_N = keys.ids_of(keys_N)
+        with tf.device(device):
+            sent.append(tf.identity(ids_N))
+    return sent
 
 
 def _numbers_in_table(

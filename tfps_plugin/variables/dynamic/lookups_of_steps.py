@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin.variables.dynamic.found_order import FoundOrder
-from tfps_plugin.variables.dynamic.row_space import RowSpace
 
 
 class LookupsOfSteps:
@@ -50,35 +49,23 @@ class LookupsOfSteps:
         known = self._of_all(tf.compat.v1.get_default_graph())
         return min(known, default=num_slots) >= num_slots
 
-    def without_gone(self, local_ids: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Leaves out rows that have gone to other ids since their lookup.
-
-        A row that any lookup of the step knows as gone is left out.
+    def behind(self, order: object, num_shards: int) -> list[FoundOrder]:
+        """Returns the lookups that may have found the rows of a gradient.
 
         Args:
-            local_ids: For each shard row numbers of gradients.
-
-        Returns:
-            The same, with the row that nobody has in the place of gone ones.
+            order: The order of its rows, which is that of its lookup; None:
+                there were several, or it is unknown.
+            num_shards: Number of shards of the table.
         """
-        orders = [] if tf.executing_eagerly() else list(self._within_reach())
-        orders = [
-            order
-            for order in orders
-            if order.layout.num_shards == len(local_ids)
+        if isinstance(order, FoundOrder):
+            return [order]
+        if order is not None or tf.executing_eagerly():
+            return []
+        return [
+            each
+            for each in self._within_reach()
+            if each.layout.num_shards == num_shards
         ]
-        if not orders:
-            return local_ids
-        found = []
-        for shard, rows_N in enumerate(local_ids):
-            with tf.device(orders[0].devices[shard]):
-                gone_M = tf.concat([each.gone(shard) for each in orders], 0)
-                gone_M = tf.cast(gone_M, rows_N.dtype)
-                # Of these, there are hardly ever any.
-                are_gone_N = tf.reduce_any(rows_N[:, None] == gone_M, 1)
-                absent = tf.constant(RowSpace.ABSENT, rows_N.dtype)
-                found.append(tf.where(are_gone_N, absent, rows_N))
-        return found
 
     def _within_reach(self) -> Iterator[FoundOrder]:
         """Yields lookups of this graph, and of those around it."""

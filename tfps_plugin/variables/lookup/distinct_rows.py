@@ -4,6 +4,7 @@ An update must see each row once, with the sum of its gradients. Sums cost time
 on every worker, so slices that are already summed have a type of their own.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import tensorflow as tf
@@ -19,8 +20,9 @@ class Order(Protocol):
     def layout(self) -> RowLayout:
         """Rows of each shard."""
 
-    def ids_to_update(self) -> list[tf.Tensor]:
-        """Returns for each shard its ids, counted from its own first row."""
+    @property
+    def local_ids(self) -> Sequence[tf.Tensor]:
+        """For each shard its ids, counted from its own first row."""
 
     @property
     def is_usable(self) -> bool:
@@ -68,18 +70,20 @@ class DistinctRows(tf.IndexedSlices):
         """
         return self._order is not None and self._order is other._order
 
-    def knows_shards(self, layout: RowLayout) -> bool:
-        """Returns whether a lookup has grouped the ids by these shards.
+    def order_by(self, layout: RowLayout) -> Order | None:
+        """Returns how a lookup has grouped the ids by these shards, if it has.
 
         Args:
             layout: Rows of each shard.
         """
         order = self._order
-        return order is not None and order.layout == layout and order.is_usable
+        if order is None or order.layout != layout or not order.is_usable:
+            return None
+        return order
 
     def split_by_shard(
         self, layout: RowLayout, values: tf.Tensor
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    ) -> tuple[Sequence[tf.Tensor], list[tf.Tensor]]:
         """Splits the ids, and values that belong to them, by shard.
 
         Args:
@@ -90,9 +94,8 @@ class DistinctRows(tf.IndexedSlices):
             For each shard its ids, counted from its own first row; and for
             each shard the values of these ids.
         """
-        order = self._order
-        if order is not None and self.knows_shards(layout):
-            return order.ids_to_update(), order.split(values)
+        if (order := self.order_by(layout)) is not None:
+            return order.local_ids, order.split(values)
         local_ids, (parts,) = shard_order.split_by_shard(
             layout, tf.convert_to_tensor(self.indices), values
         )

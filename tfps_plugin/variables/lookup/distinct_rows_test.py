@@ -90,7 +90,7 @@ def test_order_of_a_lookup_serves_the_update(layout: RowLayout) -> None:
         rows.split_by_shard(other, doubled)
         made = {one.type for one in graph.get_operations()[before:]}
         assert "DynamicPartition" in made
-        return ids, values
+        return list(ids), values
 
     ids, values = split()
     for offset, mine, doubled in zip(layout.offsets, ids, values, strict=False):

@@ -41,10 +41,6 @@ class ShardOrder:
     counts_S: tf.Tensor | None
     count: tf.Tensor
 
-    def ids_to_update(self) -> list[tf.Tensor]:
-        """Returns for each shard the rows that gradients belong to now."""
-        return self.local_ids
-
     @property
     def is_usable(self) -> bool:
         """True if the code that runs now may use its tensors.

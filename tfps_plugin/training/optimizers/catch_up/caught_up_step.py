@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
-from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.training.optimizers.catch_up import caught_up_shard
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.training.optimizers.catch_up.caught_up_shard import (
@@ -23,6 +22,7 @@ from tfps_plugin.training.optimizers.catch_up.caught_up_shard import (
 from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.variables.step_trace import View
+from tfps_plugin.variables.updates.update_part import UpdatePart
 
 
 class CaughtUpStep:

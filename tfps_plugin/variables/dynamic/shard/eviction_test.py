@@ -133,13 +133,13 @@ class _Shard:
         """Finds rows as an import does, and changes nothing."""
         return self._found(Asker.IMPORT, ids)
 
-    def still_theirs(self, found: dict[int, int]) -> list[int]:
-        """Returns the rows that late gradients for them would change."""
-        rows = self._directory.still_theirs(
+    def are_theirs(self, found: dict[int, int]) -> list[bool]:
+        """Returns whether late gradients for them may change these rows."""
+        are_theirs = self._directory.are_theirs(
             tf.constant(list(found.values()), tf.int32),
             tf.constant(list(found), tf.int64),
         )
-        return list(map(int, rows))
+        return list(map(bool, are_theirs))
 
     def look(self, ids: Sequence[int]) -> dict[int, int]:
         return self._found(Asker.READER, ids)
@@ -265,10 +265,10 @@ def test_a_row_that_comes_back_begins_anew() -> None:
 def test_late_gradients_do_not_reach_rows_that_went_to_other_ids() -> None:
     shard = _Shard(eviction=Eviction("least_recent"))
     found = shard.train([3, 4])
-    assert shard.still_theirs(found) == list(found.values())
+    assert shard.are_theirs(found) == [True, True]
     for step in range(300):
         shard.train([4, *range(100 + step * 16, 116 + step * 16)])
-    assert shard.still_theirs(found) == [RowSpace.ABSENT, found[4]]
+    assert shard.are_theirs(found) == [False, True]
 
 
 def test_late_gradients_of_id_0_do_not_reach_rows_that_are_free() -> None:
@@ -280,7 +280,7 @@ def test_late_gradients_of_id_0_do_not_reach_rows_that_are_free() -> None:
             break
     else:
         pytest.fail("The row was never free after a step.")
-    assert shard.still_theirs(found) == [RowSpace.ABSENT, found[4]]
+    assert shard.are_theirs(found) == [False, True]
 
 
 def test_rows_that_no_step_has_seen_for_long_go() -> None:

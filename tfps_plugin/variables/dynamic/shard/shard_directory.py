@@ -97,20 +97,17 @@ class ShardDirectory:
         rows_N.set_shape(keys_N.shape[:1])
         return Found(tf.maximum(rows_N, RowSpace.ABSENT), rows_N >= 0)
 
-    def still_theirs(self, rows_N: tf.Tensor, ids_N: tf.Tensor) -> tf.Tensor:
-        """Returns rows, without those that have gone to other ids meanwhile.
+    def are_theirs(self, rows_N: tf.Tensor, ids_N: tf.Tensor) -> tf.Tensor:
+        """Returns whether rows have not gone to other ids meanwhile.
 
         Args:
             rows_N: Rows that `find` has found before.
             ids_N: The ids that they were found for.
         """
-        if self._evictor is None:
-            return rows_N
         owners_N = self._known.recorded(rows_N, ID)
         # A free row is recorded as that of id 0.
         are_used_N = self._known.recorded(rows_N, IS_USED) > 0
-        are_theirs_N = (owners_N == ids_N) & are_used_N
-        return tf.where(are_theirs_N, rows_N, RowSpace.ABSENT)
+        return (owners_N == ids_N) & are_used_N
 
     # Lookups, built anew if need be.
 
