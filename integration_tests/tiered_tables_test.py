@@ -22,6 +22,7 @@ from shared_training import Seen
 import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin import serving
+from tfps_plugin.cluster.mapped_memory import tensor_memory
 from tfps_plugin.monitoring import events
 from tfps_plugin.recovery.checkpoints import shared_folder
 from tfps_plugin.recovery.incremental import change_files
@@ -591,3 +592,39 @@ def test_a_key_without_a_variable_is_told(
     (record,) = (each for each in caplog.records if key in each.getMessage())
     assert "items/embeddings'" in record.getMessage()
     tfps.ClusterCoordinator(strategy).close()
+
+
+# With another cluster, the job of the one that others share is over.
+@pytest.mark.parametrize("has_pool", [False, True], ids=["malloc", "pool"])
+def test_memory_comes_from_malloc_though_tensorflow_has_a_pool(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, has_pool: bool
+) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    if has_pool:
+        monkeypatch.setenv(tensor_memory.WITHOUT_POOL, "0")
+    else:
+        monkeypatch.delenv(tensor_memory.WITHOUT_POOL, raising=False)
+    with tfps.LocalCluster(num_workers=1, num_ps=1) as cluster:
+        strategy = _strategy(
+            cluster,
+            tmp_path,
+            variable_partitioner=None,
+            table_storage={"items": _storage(tmp_path)},
+        )
+        layers = [
+            keras.layers.Embedding(150_000, _WIDTH, "ones", name=f"items_{n}")
+            for n in range(5)
+        ]
+        with strategy.scope():
+            if has_pool:
+                with pytest.raises(
+                    errors.VariableCreationError, match="TF_ONEDNN_USE_SYSTEM"
+                ):
+                    layers[0].build()
+            else:
+                for layer in layers:
+                    layer.build()
+        for layer in layers[:0] if has_pool else layers:
+            (shard,) = layer.embeddings.value.shards
+            assert on_disk.counts(shard, shard.on_disk)[0] > 30e6
+        tfps.ClusterCoordinator(strategy).close()

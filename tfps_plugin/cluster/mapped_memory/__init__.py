@@ -1,5 +1,6 @@
 """Memory of parameter servers that a file on the local disk backs.
 
+    tensor_memory   the memory of tensors, as this process allocates it
     page_calls      the calls of the operating system
     page_uses       pure: the pages that are used least
     mapped_region   the memory of one variable

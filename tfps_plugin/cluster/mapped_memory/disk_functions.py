@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfps_plugin.cluster.mapped_memory import page_calls
+from tfps_plugin.cluster.mapped_memory import tensor_memory
 from tfps_plugin.cluster.mapped_memory.page_calls import PAGE_BYTES
 from tfps_plugin.cluster.mapped_memory.region_board import RegionBoard
 
@@ -20,7 +20,7 @@ BRING = "tfps_plugin/bring"
 COPY = "tfps_plugin/copy"
 COUNTS = "tfps_plugin/counts"
 
-# Result for memory that the C library has mapped together with other memory.
+# Result for memory that a tensor shares with others.
 SHARED = -2
 # Result for a variable that is in memory.
 IN_MEMORY = -3
@@ -61,7 +61,7 @@ class DiskFunctions:
             The row that `mark` marks, -1 if there is none; `SHARED`: nothing
             was done.
         """
-        if not page_calls.is_mapping_of_its_own(array.ctypes.data):
+        if not _is_alone(array):
             return np.int64(SHARED)
         region = self._board.add(
             name.decode(), array, folder.decode(), float(share)
@@ -118,7 +118,7 @@ class DiskFunctions:
         """
         if source.decode() not in self._board:
             return np.int64(IN_MEMORY)
-        if not page_calls.is_mapping_of_its_own(array.ctypes.data):
+        if not _is_alone(array):
             return np.int64(SHARED)
         region = self._board.add(
             name.decode(), array, folder.decode(), float(share)
@@ -143,3 +143,8 @@ class DiskFunctions:
             ],
             np.int64,
         )
+
+
+def _is_alone(array: np.ndarray) -> bool:
+    """Returns whether the memory of a tensor belongs to it alone."""
+    return tensor_memory.is_mapping_of_its_own(array.ctypes.data, array.nbytes)

@@ -45,9 +45,6 @@ def _c_library() -> ctypes.CDLL:
 
 
 _libc = _c_library()
-_OTHER_ALLOCATORS = ("libjemalloc", "libtcmalloc", "libmimalloc")
-_SIZE_BYTES = ctypes.sizeof(ctypes.c_size_t)
-_IS_MAPPED = 2
 
 # Flags of <sys/mman.h> and <fcntl.h> that Python does not have.
 _MAP_FIXED = 0x10
@@ -223,32 +220,6 @@ def inodes_in_use() -> dict[int, int]:
             if fields[4] != "0":
                 found[int(fields[0].partition("-")[0], 16)] = int(fields[4])
     return found
-
-
-def is_mapping_of_its_own(address: int) -> bool:
-    """Returns whether the C library has mapped memory for one allocation.
-
-    Such memory comes from the operating system and goes back to it as a whole,
-    whatever is mapped there. All that is larger than 32 MB is of this kind
-    (`DEFAULT_MMAP_THRESHOLD_MAX` in `man mallopt`), and some of the rest,
-    unless the C library has as much free memory that it has kept.
-
-    Args:
-        address: First byte of something that the C library has allocated.
-
-    Raises:
-        OSError: If memory is not allocated by GNU's C library.
-    """
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            library = os.path.basename(line.rstrip())
-            if library.startswith(_OTHER_ALLOCATORS):
-                raise OSError(f"Memory is allocated by {library}.")
-    if not hasattr(_libc, "gnu_get_libc_version"):
-        raise OSError("The C library is not GNU's.")
-    # The size of the allocation is before it, and has flags in its last bits.
-    size = ctypes.c_size_t.from_address(address - _SIZE_BYTES).value
-    return bool(size & _IS_MAPPED)
 
 
 def is_in_memory(folder: str) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tfps_plugin.cluster.mapped_memory import page_calls
+from tfps_plugin.cluster.mapped_memory import tensor_memory
 from tfps_plugin.cluster.mapped_memory.mapped_region import MappedRegion
 from tfps_plugin.cluster.mapped_memory.region_board import RegionBoard
 
@@ -45,7 +46,7 @@ def folder(tmp_path: pathlib.Path) -> str:
 def test_an_array_keeps_what_is_written_to_it(folder: str) -> None:
     board = RegionBoard()
     array = _array()
-    assert page_calls.is_mapping_of_its_own(array.ctypes.data)
+    assert tensor_memory.is_mapping_of_its_own(array.ctypes.data, array.nbytes)
     region = board.add("rows", array, folder, _LIMIT)
     assert not os.listdir(folder)
     assert not array.any()

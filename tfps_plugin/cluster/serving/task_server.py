@@ -226,10 +226,12 @@ def _start_server(
 
     task = config.task
     if task.job == spec.PARAMETER_SERVER:
+        from tfps_plugin.cluster.mapped_memory import tensor_memory
         from tfps_plugin.cluster.mapped_memory.disk_functions import (
             DiskFunctions,
         )
 
+        tensor_memory.take_from_c_library(os.environ)
         tensorflow_server.serve_functions(DiskFunctions().by_name())
     session_config = tensorflow_server.ConfigProto(
         inter_op_parallelism_threads=threads.inter_op,

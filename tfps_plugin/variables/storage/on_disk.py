@@ -4,7 +4,6 @@ Shape legend: N rows.
 """
 
 import dataclasses
-import logging
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -18,15 +17,13 @@ from tfps_plugin.cluster.mapped_memory import disk_functions
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 
-_logger = logging.getLogger("tfps_plugin.variables")
-
 # The way out of what cannot be on a disk.
 IN_MEMORY_INSTEAD = (
     "keep it in memory: leave out `storage` of its layer, or the key of "
     "`table_storage` that is found in its path"
 )
 
-# Larger memory is mapped by itself, see `page_calls.is_mapping_of_its_own`.
+# Larger memory is mapped by itself, see `tensor_memory.is_mapping_of_its_own`.
 _ALONE_BYTES = 32 << 20
 _MOST_HELD = 16
 
@@ -160,6 +157,9 @@ def _until_alone(
 
     Returns:
         The last result, and the tensor.
+
+    Raises:
+        errors.VariableCreationError: If no large tensor has memory of its own.
     """
     num_bytes = variable.shape.num_elements() * variable.dtype.size
     held: list[tf.Tensor] = []
@@ -171,14 +171,16 @@ def _until_alone(
             return done, value
         held.append(value)
         if len(held) == _MOST_HELD:
-            _logger.warning(
-                "%s, which has %d bytes, stays in the memory of %s, whose "
-                "free memory is too scattered.",
-                variable.name,
-                num_bytes,
-                variable.device,
+            raise errors.VariableCreationError(
+                "The memory of a variable, or of a copy of it, cannot be on "
+                "the disk of its parameter server, which does not take it "
+                "from GNU's malloc. Received: "
+                f"variable={variable.name!r}, device={variable.device!r}, "
+                f"num_bytes={num_bytes}. TensorFlow with oneDNN has a pool of "
+                "its own: set TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1 in the "
+                "environment of the parameter server, before its program "
+                "imports TensorFlow."
             )
-            return done, value
 
 
 def _require_in_file(variable: Any, on_disk: OnDisk, row: int) -> None:

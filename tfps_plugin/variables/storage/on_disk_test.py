@@ -1,12 +1,12 @@
 """Tests of variables on disk that need no cluster."""
 
-import logging
 import types
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin.cluster.mapped_memory import disk_functions
 from tfps_plugin.variables.storage import on_disk
 from tfps_plugin.variables.storage.on_disk import OnDisk
@@ -74,12 +74,11 @@ def test_large_memory_is_tried_until_it_is_alone(
     assert not caplog.records
 
 
-def test_memory_that_is_never_alone_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_memory_that_is_never_alone_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = 5 * [disk_functions.SHARED]
-    with caplog.at_level(logging.WARNING, "tfps_plugin.variables"):
-        done, tried = _used(_variable(100), answers, monkeypatch)
-    assert (done, len(tried)) == (disk_functions.SHARED, 3)
-    (record,) = caplog.records
-    assert "rows, which has 1600 bytes, stays in" in record.getMessage()
+    with pytest.raises(
+        errors.VariableCreationError, match=r"'rows'.*num_bytes=1600.*ONEDNN"
+    ):
+        _used(_variable(100), answers, monkeypatch)
