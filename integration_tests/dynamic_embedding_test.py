@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import shared_optimizers
 import tensorflow as tf
-from shared_gate import Gate
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
@@ -487,89 +486,6 @@ def test_rows_make_room_for_new_ids(
             rows = slot.numpy()
             assert np.all(rows[records[:, 1] == 0] == 0)
             assert np.count_nonzero(rows[records[:, 1] > 0]) > 1000
-
-
-_LATE_OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "once": lambda: keras.optimizers.SGD(1.0),
-    "twice": lambda: keras.optimizers.SGD(1.0),
-    "scaled": lambda: keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.SGD(1.0), 1.0
-    ),
-    "summed": lambda: keras.optimizers.SGD(1.0, gradient_accumulation_steps=2),
-    "exact": lambda: keras.optimizers.SGD(1.0, momentum=0.5),
-}
-
-
-@pytest.mark.parametrize("kind", _LATE_OPTIMIZERS)
-def test_late_gradients_do_not_change_rows_of_other_ids(
-    make: Make, gate: Gate, kind: str
-) -> None:
-    strategy = make(
-        sparse_update="exact" if kind == "exact" else "lazy",
-        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
-    )
-    coordinator = tfps.ClusterCoordinator(strategy)
-    with strategy.scope():
-        layer = tfps.layers.DynamicEmbedding(
-            4,
-            _FIRST,
-            capacity=1000,
-            eviction=tfps.layers.Eviction("least_recent"),
-            name="items",
-        )
-        layer.build((None,))
-        optimizer = _LATE_OPTIMIZERS[kind]()
-        optimizer.build(layer.trainable_variables)
-    early = np.arange(20)
-    num_others, size = 120, 100
-
-    def step() -> None:
-        halves = np.split(early, 2) if kind == "twice" else [early]
-        with tf.GradientTape() as tape:
-            rows = tf.concat(
-                [layer(tf.constant(half), training=True) for half in halves], 0
-            )
-            passing = gate.passing(tf.constant(True))
-            # As if the worker stood still before it has the gradients.
-            with tf.control_dependencies([rows, passing]):
-                rows = tf.identity(rows)
-            loss = tf.reduce_sum(tf.square(rows))
-            if kind == "scaled":
-                loss = optimizer.scale_loss(loss)
-        weights = layer.trainable_variables
-        optimizer.apply(tape.gradient(loss, weights), weights)
-
-    run = tf.function(lambda: strategy.run(step))
-
-    @tf.function
-    def others(number: tf.Tensor) -> None:
-        first = 1000 + number * size
-        layer(tf.range(first, first + size), training=True)
-
-    def let_others_go_on() -> None:
-        gate.let_others_pass()
-        ended = [
-            coordinator.schedule(others, args=(tf.constant(number, tf.int64),))
-            for number in range(num_others)
-        ]
-        for each in ended:
-            each.fetch()
-        gate.open()
-
-    gate.once_reached(let_others_go_on)
-    coordinator.schedule(run)
-    coordinator.join()
-    gate.assert_acted()
-    if kind == "summed":
-        coordinator.schedule(run)
-        coordinator.join()
-    ids, rows = layer.export()
-    are_others = ids >= 1000
-    assert np.sum(are_others) > 500
-    assert np.all(are_others) or kind == "summed"
-    ids, rows = ids[are_others], rows[are_others]
-    np.testing.assert_array_equal(rows, _first_rows(ids))
-    coordinator.close()
 
 
 @pytest.mark.parametrize("is_built", [True, False])

@@ -224,7 +224,11 @@ def _seeing_later(
     def renew(part: UpdatePart) -> UpdatePart:
         return see(found_order.without_gone(behind, index, mine.indices), part)
 
-    needs = (mine.values, mine.indices, *(each.ids[index] for each in behind))
+    needs = (
+        mine.values,
+        mine.indices,
+        *(each.ids_there[index] for each in behind),
+    )
     return dataclasses.replace(part, needs=needs, renew=renew)
 
 

@@ -18,6 +18,7 @@ from tfps_plugin._compat.graph import tensorflow_variables
 from tfps_plugin.training.local.plan import Plan
 from tfps_plugin.training.local.plan import PlannedUpdate
 from tfps_plugin.training.optimizers import sparse_gradients
+from tfps_plugin.variables.dynamic import held_gradients
 from tfps_plugin.variables.lookup import distinct_rows
 from tfps_plugin.variables.step_trace import StepTrace
 
@@ -28,10 +29,13 @@ class RowSums(NamedTuple):
     Attributes:
         ids: Row numbers, shape `(N,)`.
         rows: A gradient for each, shape `(N, D)`.
+        holders: Where rows may go to other ids, one tensor: the ids that had
+            them, int64, shape `(N,)`. Otherwise none.
     """
 
     ids: tf.Tensor
     rows: tf.Tensor
+    holders: tuple[tf.Tensor, ...]
 
 
 class RoundState(NamedTuple):
@@ -54,13 +58,14 @@ def state_specs(plan: Plan) -> RoundState:
         plan: The plan of the round.
     """
 
-    def of_sum(variable: Any, id_dtype: tf.DType | None) -> Any:
+    def of_sum(variable: Any, id_dtype: tf.DType | None, is_held: bool) -> Any:
         value = compat.value_of(variable)
         if id_dtype is None:
             return tf.TensorSpec(value.shape, value.dtype)
         return RowSums(
             tf.TensorSpec([None], id_dtype),
             tf.TensorSpec([None, *value.shape[1:]], value.dtype),
+            (tf.TensorSpec([None], tf.int64),) if is_held else (),
         )
 
     return RoundState(
@@ -68,7 +73,12 @@ def state_specs(plan: Plan) -> RoundState:
         [
             [
                 of_sum(*each)
-                for each in zip(update.variables, update.id_dtypes, strict=True)
+                for each in zip(
+                    update.variables,
+                    update.id_dtypes,
+                    update.are_held,
+                    strict=True,
+                )
             ]
             for update in plan.updates
         ],
@@ -83,15 +93,25 @@ def gradients_of(update: PlannedUpdate, sums: Sequence[Any]) -> list[Any]:
         sums: One of `RoundState.sums`.
     """
     return [
-        tf.IndexedSlices(
-            total.rows,
-            total.ids,
-            distinct_rows.dense_shape(compat.value_of(variable).shape),
-        )
+        _slices(compat.value_of(variable), total)
         if isinstance(total, RowSums)
         else total
         for variable, total in zip(update.variables, sums, strict=True)
     ]
+
+
+def _slices(table: Any, sums: RowSums) -> tf.IndexedSlices:
+    if sums.holders:
+        # TensorFlow's optimizer of graphs takes their sizes before the loop for
+        # those after it, but not through these.
+        ids, holders, rows = (
+            tf.raw_ops.PlaceholderWithDefault(input=each, shape=each.shape)
+            for each in (sums.ids, *sums.holders, sums.rows)
+        )
+        return held_gradients.summed(table, ids, holders, rows)
+    return tf.IndexedSlices(
+        sums.rows, sums.ids, distinct_rows.dense_shape(table.shape)
+    )
 
 
 class LocalWeight:
@@ -277,9 +297,20 @@ def _added(total: Any, gradient: Any, variable: Any) -> Any:
             tf.cast(gradient, total.dtype), total.shape
         )
     rows = tf.cast(gradient.values, total.rows.dtype)
+    holders = tuple(
+        tf.concat(
+            [
+                before,
+                held_gradients.ids_of(compat.value_of(variable), gradient),
+            ],
+            0,
+        )
+        for before in total.holders
+    )
     return RowSums(
         tf.concat([total.ids, tf.cast(gradient.indices, total.ids.dtype)], 0),
         tf.concat([total.rows, rows], 0),
+        holders,
     )
 
 

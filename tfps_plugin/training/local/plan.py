@@ -27,11 +27,14 @@ class PlannedUpdate(NamedTuple):
         variables: The `keras.Variable` of each gradient.
         id_dtypes: For each of them the dtype of its gradient's ids; None for a
             dense gradient.
+        are_held: For each of them whether its rows may go to other ids before
+            the update.
     """
 
     optimizer: Any
     variables: list[Any]
     id_dtypes: list[tf.DType | None]
+    are_held: list[bool]
 
     def is_of(self, optimizer: Any, variables: Sequence[Any]) -> bool:
         """Returns whether it updates these variables by this optimizer."""
@@ -71,7 +74,7 @@ def of_step(graph: tf.Graph, variables: Iterable[Any]) -> Plan:
             "Expected a call of optimizer.apply() in train_step(). Received: "
             "none. Call it, or train with tfps.Async()."
         )
-    updates = [_planned(update) for update in found]
+    updates = [_planned(update, graph) for update in found]
     return Plan(updates, [*_trained(updates), *_unchanged(graph, variables)])
 
 
@@ -108,8 +111,8 @@ def require_local_reads(plan: Plan, graph: tf.Graph) -> None:
         )
 
 
-def _planned(update: Update) -> PlannedUpdate:
-    dtypes = []
+def _planned(update: Update, graph: tf.Graph) -> PlannedUpdate:
+    dtypes, are_held = [], []
     for variable, gradient in zip(
         update.variables, update.gradients, strict=True
     ):
@@ -123,7 +126,13 @@ def _planned(update: Update) -> PlannedUpdate:
             )
         is_rows = isinstance(gradient, tf.IndexedSlices)
         dtypes.append(gradient.indices.dtype if is_rows else None)
-    return PlannedUpdate(update.optimizer, list(update.variables), dtypes)
+        lookups = value.lookups_of_steps
+        are_held.append(
+            is_rows and lookups is not None and lookups.sees_all(graph)
+        )
+    return PlannedUpdate(
+        update.optimizer, list(update.variables), dtypes, are_held
+    )
 
 
 def _trained(updates: Sequence[PlannedUpdate]) -> list[Any]:

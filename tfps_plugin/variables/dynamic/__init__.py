@@ -3,6 +3,7 @@
 dynamic_table.py    rows, their records, and the directories of all shards
 table_variables.py  the variables of the table, and the parts of each shard
 found_order.py      rows of all shards that were found by ids
+held_gradients.py   gradients of rows that are held back for several steps
 lookups_of_steps.py lookups of the steps that are traced
 find_functions.py   functions that find the rows of a shard
 whole_functions.py  functions that stay whole inside of others

@@ -285,15 +285,9 @@ class DynamicTable:
             keys.num_of(keys_U),
         )
         if asker is Asker.STEP and self._rules.eviction is not None:
-            order = FoundOrder(
-                **vars(order),
-                directories=[
-                    self._directory(*each)
-                    for each in zip(rows, parts, strict=True)
-                ],
-                devices=devices,
-                ids=_sent(of_each, devices),
-            )
+            with tf.device(graph_checks.CPU):
+                ids = [keys.ids_of(each) for each in of_each]
+            order = FoundOrder.of(order, table, self.directories(), ids)
             self._lookups.note(order, len(table.shards[0].family))
         are_present_U = order.join([each.are_present_N for each in found])
         return order, are_present_U, positions_N
@@ -351,22 +345,18 @@ class DynamicTable:
             )
         return found
 
+    def directories(self) -> list[ShardDirectory]:
+        """Returns the directory of each shard."""
+        return [
+            self._directory(rows, parts)
+            for parts, rows in self._variables.shards()
+        ]
+
     def _directory(self, rows: range, parts: ShardParts) -> ShardDirectory:
         return ShardDirectory(self._name_of(rows), rows, parts, self._rules)
 
     def _name_of(self, rows: range) -> str:
         return f"{self._unique_name}/{rows.start}_{rows.stop}"
-
-
-def _sent(of_each: Sequence[tf.Tensor], devices: Sequence[str]) -> list[Any]:
-    """Returns the ids of the keys of each shard, on its device."""
-    sent = []
-    for keys_N, device in zip(of_each, devices, strict=True):
-        with tf.device(graph_checks.CPU):
-            ids_N = keys.ids_of(keys_N)
-        with tf.device(device):
-            sent.append(tf.identity(ids_N))
-    return sent
 
 
 def _numbers_in_table(

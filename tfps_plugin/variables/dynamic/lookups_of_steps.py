@@ -67,6 +67,14 @@ class LookupsOfSteps:
             if each.layout.num_shards == num_shards
         ]
 
+    def sees_all(self, graph: tf.Graph) -> bool:
+        """Returns whether no lookup of a step is in an inner function.
+
+        Args:
+            graph: The graph of the step, which is in no other one.
+        """
+        return len(self._of(graph)) == len(self._of_all(graph))
+
     def _within_reach(self) -> Iterator[FoundOrder]:
         """Yields lookups of this graph, and of those around it."""
         for graph in tensorflow_graphs.with_outer(
