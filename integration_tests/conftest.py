@@ -3,6 +3,7 @@
 import gc
 import logging
 import pathlib
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -181,6 +182,26 @@ def cluster(
     shape = shared_cluster.shape_of(request.node)
     assert shape is not None, "The module has no pytest.mark.cluster."
     return _shared_cluster.of(*shape)
+
+
+@pytest.fixture
+def make(cluster: tfps.LocalCluster) -> Iterator[Callable[..., Any]]:
+    """Yields a maker of strategies on the shared cluster."""
+    made = []
+
+    def make(num_shards: int = 2, **options: Any) -> Any:
+        made.append(
+            tfps.ParameterServerStrategy(
+                cluster.cluster_resolver,
+                tfps.partitioners.FixedShardsPartitioner(num_shards),
+                **options,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for strategy in made:
+        tfps.ClusterCoordinator(strategy).close()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ and the places of ids as row numbers.
 import functools
 import pathlib
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -90,25 +89,6 @@ _OPTIMIZERS.pop("ScheduleFreeAdamW", None)
 _CHANGING_ALL = ("AdamW", "Ftrl")
 
 Make = Callable[..., tfps.ParameterServerStrategy]
-
-
-@pytest.fixture
-def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
-    made = []
-
-    def make(num_shards: int = 2, **options: Any) -> Any:
-        made.append(
-            tfps.ParameterServerStrategy(
-                cluster.cluster_resolver,
-                tfps.partitioners.FixedShardsPartitioner(num_shards),
-                **options,
-            )
-        )
-        return made[-1]
-
-    yield make
-    for strategy in made:
-        tfps.ClusterCoordinator(strategy).close()
 
 
 @pytest.mark.sample(cases=2)

@@ -5,7 +5,6 @@ Rows of other ids, which no gradient has, are as new as they were made.
 
 import time
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -22,25 +21,6 @@ _DEADLINE_SECONDS = 60.0
 _FIRST = keras.initializers.RandomNormal(stddev=0.1, seed=9)
 
 Make = Callable[..., tfps.ParameterServerStrategy]
-
-
-@pytest.fixture
-def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
-    made = []
-
-    def make(num_shards: int = 2, **options: Any) -> Any:
-        made.append(
-            tfps.ParameterServerStrategy(
-                cluster.cluster_resolver,
-                tfps.partitioners.FixedShardsPartitioner(num_shards),
-                **options,
-            )
-        )
-        return made[-1]
-
-    yield make
-    for strategy in made:
-        tfps.ClusterCoordinator(strategy).close()
 
 
 def _first_rows(ids: np.ndarray) -> Any:

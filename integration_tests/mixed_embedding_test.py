@@ -8,7 +8,6 @@ of ids as row numbers.
 import functools
 import pathlib
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -32,25 +31,6 @@ _TARGETS = _RANDOM.integers(0, 2, (len(_PLACES), 1)).astype("float32")
 _FIRST = keras.initializers.RandomNormal(stddev=0.1, seed=9)
 
 Make = Callable[..., tfps.ParameterServerStrategy]
-
-
-@pytest.fixture
-def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
-    made = []
-
-    def make(num_shards: int = 2, **options: Any) -> Any:
-        made.append(
-            tfps.ParameterServerStrategy(
-                cluster.cluster_resolver,
-                tfps.partitioners.FixedShardsPartitioner(num_shards),
-                **options,
-            )
-        )
-        return made[-1]
-
-    yield make
-    for strategy in made:
-        tfps.ClusterCoordinator(strategy).close()
 
 
 def _layer(num_dynamic: int = 1) -> tfps.layers.DistributedEmbedding:
