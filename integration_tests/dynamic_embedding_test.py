@@ -468,6 +468,17 @@ def test_rows_make_room_for_new_ids(
             assert np.count_nonzero(rows[records[:, 1] > 0]) > 1000
 
 
+def _step_of(model: keras.Model) -> Any:
+    @tf.function
+    def step(ids: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(ids, training=True))
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+
+    return step
+
+
 @pytest.mark.parametrize("is_built", [True, False])
 def test_slots_of_a_custom_loop_begin_anew_with_their_rows(
     make: Make, is_built: bool
@@ -486,13 +497,7 @@ def test_slots_of_a_custom_loop_begin_anew_with_their_rows(
         if is_built:
             model.optimizer.build(model.trainable_variables)
 
-    @tf.function
-    def step(ids: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(ids, training=True))
-        weights = model.trainable_variables
-        model.optimizer.apply(tape.gradient(loss, weights), weights)
-
+    step = _step_of(model)
     for first in range(0, 12_000, 60):
         ids = np.arange(first, first + 60).reshape(-1, 3)
         coordinator.schedule(step, (tf.constant(ids),))
@@ -518,13 +523,7 @@ def test_a_function_that_builds_its_optimizer_late_says_so(
         layer = _dynamic(eviction=tfps.layers.Eviction("least_recent"))
         model = _model(layer, keras.optimizers.Adagrad(0.05))
 
-    @tf.function
-    def step(ids: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(ids, training=True))
-        weights = model.trainable_variables
-        model.optimizer.apply(tape.gradient(loss, weights), weights)
-
+    step = _step_of(model)
     ids = tf.constant([[1, 2, 3]], tf.int64)
     with strategy.scope():
         with pytest.raises(

@@ -22,34 +22,16 @@ def cluster() -> Iterator[tfps.LocalCluster]:
         yield cluster
 
 
-Make = Callable[[tfps.RecoveryOptions], tfps.ParameterServerStrategy]
-
-
-@pytest.fixture
-def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
-    made = []
-
-    def make(recovery: tfps.RecoveryOptions) -> tfps.ParameterServerStrategy:
-        made.append(
-            tfps.ParameterServerStrategy(
-                cluster.cluster_resolver,
-                tfps.partitioners.FixedShardsPartitioner(2),
-                scheduling=tfps.SchedulingOptions(
-                    max_closures_in_flight_per_worker=1
-                ),
-                recovery=recovery,
-            )
-        )
-        return made[-1]
-
-    yield make
-    for strategy in made:
-        tfps.ClusterCoordinator(strategy).close()
+Make = Callable[..., tfps.ParameterServerStrategy]
+_ONE_CALL = tfps.SchedulingOptions(max_closures_in_flight_per_worker=1)
 
 
 @pytest.fixture
 def strategy(make: Make) -> tfps.ParameterServerStrategy:
-    return make(tfps.RecoveryOptions(restore="consistent"))
+    return make(
+        scheduling=_ONE_CALL,
+        recovery=tfps.RecoveryOptions(restore="consistent"),
+    )
 
 
 def _model(strategy: tfps.ParameterServerStrategy) -> shared_cached.Telling:
@@ -100,7 +82,10 @@ def test_rows_of_a_lost_ps_are_those_of_its_copy(
 ) -> None:
     # After the first steps, only this test updates the copies.
     strategy = make(
-        tfps.RecoveryOptions(replicate="ps", replicate_every_steps=1_000_000)
+        scheduling=_ONE_CALL,
+        recovery=tfps.RecoveryOptions(
+            replicate="ps", replicate_every_steps=1_000_000
+        ),
     )
     model = _model(strategy)
     seen = Seen(tfps.ClusterCoordinator(strategy))

@@ -39,27 +39,6 @@ def cluster() -> Iterator[tfps.LocalCluster]:
 Make = Callable[..., tfps.ParameterServerStrategy]
 
 
-@pytest.fixture
-def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
-    made = []
-
-    def make(
-        num_shards: int = 2, **options: Any
-    ) -> tfps.ParameterServerStrategy:
-        made.append(
-            tfps.ParameterServerStrategy(
-                cluster.cluster_resolver,
-                tfps.partitioners.FixedShardsPartitioner(num_shards),
-                **options,
-            )
-        )
-        return made[-1]
-
-    yield make
-    for strategy in made:
-        tfps.ClusterCoordinator(strategy).close()
-
-
 def _model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
     keras.utils.set_random_seed(1)
     with strategy.scope():

@@ -91,13 +91,17 @@ def test_late_gradients_do_not_change_rows_of_other_ids(
 
     def let_others_go_on() -> None:
         gate.let_others_pass()
-        ended = [
-            coordinator.schedule(others, args=(tf.constant(number, tf.int64),))
-            for number in range(num_others)
-        ]
-        for each in ended:
-            each.fetch()
-        gate.open()
+        try:
+            ended = [
+                coordinator.schedule(
+                    others, args=(tf.constant(number, tf.int64),)
+                )
+                for number in range(num_others)
+            ]
+            for each in ended:
+                each.fetch()
+        finally:
+            gate.open()
 
     gate.once_reached(let_others_go_on)
     coordinator.schedule(run)
@@ -179,11 +183,12 @@ def test_late_gradients_of_fit_do_not_change_rows_of_other_ids(
 
     def wait_for_evictions() -> None:
         deadline = time.monotonic() + _DEADLINE_SECONDS
-        # More rows than the table has, so that the early ones have gone.
-        while layer.statistics()["evicted"] < 5_000:
-            assert time.monotonic() < deadline
-        # Other steps of this worker may not be held up, too.
-        gate.open()
+        try:
+            # More than the table has, so that the early rows have gone.
+            while layer.statistics()["evicted"] < 5_000:
+                assert time.monotonic() < deadline
+        finally:
+            gate.open()
 
     gate.once_reached(wait_for_evictions)
     model.fit(tfps.DatasetCreator(batches), steps_per_epoch=800, verbose=0)

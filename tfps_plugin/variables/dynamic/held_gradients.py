@@ -24,12 +24,14 @@ def ids_of(table: Table, gradient: tf.IndexedSlices) -> tf.Tensor:
         table: A table that evicts rows.
         gradient: Its gradient, in the graph of the lookups.
     """
-    rows_N = tf.convert_to_tensor(gradient.indices)
     order = None
     if isinstance(gradient, DistinctRows):
         order = gradient.order_by(table.layout)
+    if isinstance(order, FoundOrder):
+        # The gradient of one lookup has its order.
+        return order.join(order.ids)
     orders = table.lookups_of_steps.behind(order, table.layout.num_shards)
-    return found_order.ids_of(orders, rows_N)
+    return found_order.ids_of(orders, tf.convert_to_tensor(gradient.indices))
 
 
 def summed(
